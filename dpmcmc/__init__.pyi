@@ -10,8 +10,8 @@ from . import targets as targets
 from .cli.sweep import sweep as sweep
 from .engine import processes as processes
 from .engine.life import sample as sample
+from .engine.loaded_result import load as load
 from .engine.mesh import mesh as mesh
-from .engine.plans_together import sample_all as sample_all
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .errors import NoGuarantee as NoGuarantee

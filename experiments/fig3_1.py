@@ -20,11 +20,13 @@ relaxation times, so Ĉ is about the mean over repeats at the same step, free of
 
 from __future__ import annotations
 
+import itertools
+import warnings
+
 import numpy as np
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table
@@ -38,17 +40,16 @@ from experiments.two_dimensions.settings import Settings
 def run(settings: Settings, problem: Problem) -> list[Found]:
     """Plan, sample and measure every method."""
     lines = methods(settings, problem)
-    plans = [method.plan for method in lines for _ in range(method.repeats)]
     seed = settings.noise_seed
-    keys = None if seed is None else [seed + i for i in range(len(plans))]
-    results = sample_all(plans, problem.records, keys=keys)
+    keys = itertools.repeat(None) if seed is None else itertools.count(seed)
     out = []
     for method in lines:
-        of_method = results[: method.repeats]
-        results = results[method.repeats :]
-        for result in of_method:
-            if isinstance(result, dpmcmc.DivergedError):
-                raise CommandError(f"{method.name}: {result}", code=1)
+        try:
+            of_method = [
+                dpmcmc.sample(method.plan, problem.records, key=key) for key in itertools.islice(keys, method.repeats)
+            ]
+        except dpmcmc.DivergedError as error:
+            raise CommandError(f"{method.name}: {error}", code=1) from None
         draws = np.concatenate([np.asarray(result.draws, np.float64) for result in of_method])
         out.append(Found(method, draws, rows_of(settings, problem, method, draws, of_method[0].guarantee)))
     return out
@@ -62,6 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
+    warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
     with folder_for(arguments.out):
         problem = make_problem(settings.regression)
         share = problem.clipped_share(settings.clip_norm)

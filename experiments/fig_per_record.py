@@ -25,7 +25,6 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.diagnostics.per_record import sample_and_account
-from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
@@ -73,7 +72,7 @@ def run(settings: Settings, where: Path, quick: bool, out: Path) -> list[dict[st
         config = config_file.load(where / settings.config, changes)
         plan = config_room.make_plan(config)
         data = dpmcmc.data.load(config.data)
-        if not isinstance(plan, Plan) or plan.guarantee is None or not data.spec.public:
+        if plan.run is None or plan.guarantee is None or not data.spec.public:
             raise CommandError(f"config: {settings.config} must be a private run of a sampler on public data.")
         sample_and_account(plan, data.train, key=settings.seed)[1].save(table_of(out, number))
         each = read(table_of(out, number))

@@ -14,6 +14,7 @@ import pydantic
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import parse_yaml
 from dpmcmc.config.sections import Section
+from dpmcmc.engine.results_table import Row, csv_of, numbers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.report.console import Screen
@@ -95,24 +96,13 @@ def checked(path: Path, kind: type[_Settings], body: Any) -> _Settings:
 
 def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
     """results.csv."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, columns)
-        table.writeheader()
-        for row in rows:
-            table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    path.write_bytes(csv_of(columns, rows).encode())
 
 
-def read_table(path: Path) -> list[dict[str, str | float]]:
+def read_table(path: Path) -> list[Row]:
     """Return the rows of a results.csv, numbers as numbers; empty cells are left out."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+        return [numbers(row) for row in csv.DictReader(file)]
 
 
 def report(lines: Iterable[str], out: Path) -> None:

@@ -54,7 +54,7 @@ def report(arguments: argparse.Namespace) -> None:
             f"{np.mean([p.log_predictive_density for p in found]):.4f}; non-private "
             f"{plain.log_predictive_density:.4f}"
         )
-        if isinstance(plan, dpmcmc.Plan):
+        if plan.run is not None:
             print(
                 f"  temperature {'none' if plan.optimises else format(plan.temperatures.max(), '.3g')}, "
                 f"free {plan.free_fraction:.2f}, noise multiplier "

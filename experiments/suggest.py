@@ -31,7 +31,7 @@ from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import PRIOR_SCALE
 from dpmcmc.estimators.suggestion import Given, Request, ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
@@ -195,12 +195,12 @@ def table(name: str) -> Table:
     return _packaged(schema, load())
 
 
-def grid(asked: Request, chosen: AnyPlan) -> Iterator[tuple[str, AnyPlan]]:
+def grid(asked: Request, chosen: Plan) -> Iterator[tuple[str, Plan]]:
     """(name, plan) of every setting that a person would try."""
     for scale in ("target", "evidence"):
         mechanism = NoiseAware(prior_scale=scale, structure=asked.structure)  # type: ignore[arg-type]
         yield f"noise_aware {scale}", dataclasses.replace(asked, given={"mechanism": mechanism}).suggested("prediction")
-    if isinstance(chosen, dpmcmc.Plan):
+    if chosen.run is not None:
         for times in (1 / 8, 1 / 3, 1, 2):
             for share in (0.15, 0.3):
                 sampler = dpmcmc.SGLD(step_size=times * chosen.sampler.step_size)  # type: ignore[attr-defined]
@@ -238,18 +238,17 @@ def predicted(name: str, data: Table, epsilon: float, splits: int) -> dict[str, 
     chosen = asked.suggested("prediction")
     real = isinstance(asked.target, LinearRegression)
     plans = {"suggested": chosen, **dict(grid(asked, chosen))}
-    chains = {key: plan for key, plan in plans.items() if isinstance(plan, dpmcmc.Plan)}
     found: dict[str, list[float]] = {key: [] for key in plans}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(data.x))
         train = {"x": data.x[order[:n]], "y": data.y[order[:n]]}
         x = data.x[order[n:]]
         y = data.y[order[n:]]
-        results = dict(zip(chains, dpmcmc.sample_all(list(chains.values()), train), strict=True)) if chains else {}
         for key, plan in plans.items():
-            result = results[key] if key in results else dpmcmc.sample(plan, train)
-            good = isinstance(result, dpmcmc.Result)
-            found[key].append(score(result.predict(x), y, real) if good else 0.0)  # type: ignore[union-attr]
+            try:
+                found[key].append(score(dpmcmc.sample(plan, train).predict(x), y, real))
+            except dpmcmc.DivergedError:
+                found[key].append(0.0)
     means = {key: float(np.mean(values)) for key, values in found.items() if key != "suggested"}
     best = max(means, key=means.__getitem__)
     difference = np.array(found["suggested"]) - np.array(found[best])

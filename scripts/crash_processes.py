@@ -34,6 +34,7 @@ import jax
 import numpy as np
 
 from dpmcmc.cli import run as run_command
+from dpmcmc.cli import saved
 from dpmcmc.cli.commands import main as command
 from dpmcmc.engine import agreement, life, processes, sizes
 from dpmcmc.privacy import Ledger
@@ -219,9 +220,8 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
     # Commits after every chunk, of which there are a few; no pictures and no scores of records.
     sizes._CHUNK_STEPS = 50
     checkpoint._OVERHEAD = 1e9
-    run_command.ConfiguredRun._confidential = lambda *_: ({}, None)
-    run_command.ConfiguredRun.draw_planned = lambda *_: None
-    run_command.ConfiguredRun._draw_draws = lambda *_: None
+    saved.diagnose = lambda *_: ({}, None)
+    run_command.ConfiguredRun._draw_run = lambda *_: None
     run_command.ConfiguredRun._draw_predictions = lambda *_: None
     code = command(["run", *words, *(["--distributed"] if count > 1 else [])])
     if count > 1 and code == 0:

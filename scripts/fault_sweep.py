@@ -90,7 +90,7 @@ class Job:
 
 
 class Run(Job):
-    """``dpmcmc run``, and ``--resume``."""
+    """``dpmcmc run``, which goes on when it is given again."""
 
     def prepare(self, folder: Path) -> None:
         """Write records and a config beside the folder that is watched."""
@@ -103,13 +103,6 @@ class Run(Job):
     def start(self, folder: Path) -> Ended:
         """Begin in ``out``."""
         return _command("run", str(folder.parent / "mine.yaml"), "--out", str(folder / "out"))
-
-    def again(self, folder: Path) -> Ended:
-        """The same command; where that is refused, ``--resume``."""
-        first = self.start(folder)
-        if first.code == 0 or first.wrong or "--resume" not in first.said:
-            return first
-        return _command("run", "--resume", str(folder / "out"))
 
 
 class Sample(Job):
@@ -327,7 +320,7 @@ def found_wrong(job: Job, folder: Path, first: Ended, second: Ended, alone: str)
     from dpmcmc.privacy.ledger import Ledger, LedgerError
 
     wrong = [f"the first start ended with {first.wrong}: {first.said[-300:]}"] if first.wrong else []
-    done = "holds a run that is done" in second.said
+    done = "already holds a run that is done" in second.said
     if (second.code and not done) or second.wrong:
         wrong.append(f"the second start ended with {second.wrong or second.code}: {second.said[-300:]}")
     elif drawn(folder) != alone:
@@ -480,7 +473,7 @@ def _warm(jobs: list[str]) -> None:
     from dpmcmc.storage import checkpoint
 
     assert run
-    saved.ConfiguredRun._confidential = lambda *_: ({}, None)  # type: ignore[method-assign]
+    saved.diagnose = lambda *_: ({}, None)
     pictures.Pictures.begin = lambda *_: None  # type: ignore[method-assign]
     sizes._CHUNK_STEPS = 2
     checkpoint._OVERHEAD = 1e9

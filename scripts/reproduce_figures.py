@@ -1,7 +1,7 @@
 """Makes every figure: ``python scripts/reproduce_figures.py [--quick] [--out DIR] [--jobs N]``.
 
 Each one in a folder and a process of its own, whose memory goes back when it ends; N of them at a time, each on cores
-of its own. One that was stopped goes on from its finished cells when this is started again, and one that is finished is
+of its own. One that was stopped goes on from its finished rows when this is started again, and one that is finished is
 left alone, unless its folder was removed. ``times.csv`` and the last lines say what each took; docs/figures.md has the
 measured ones.
 """
@@ -57,19 +57,14 @@ def command(name: str, out: Path) -> list[str]:
     return [f"experiments.sources.{name}" if moved else f"experiments.{name}", *folder]
 
 
-def made(line: list[str], free: SimpleQueue[set[int]]) -> tuple[int, float, float]:
-    """Carry out a command line on cores that are free; return (exit code, seconds, seconds of CPU)."""
-    cores = free.get()
-    try:
-        started = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-m", *line], cwd=ROOT)
-        os.sched_setaffinity(process.pid, cores)
-        _, status, used = os.wait4(process.pid, 0)
-        # ``process`` does not know that it was waited for.
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return process.returncode, time.perf_counter() - started, used.ru_utime + used.ru_stime
-    finally:
-        free.put(cores)
+def made(line: list[str]) -> tuple[int, float, float]:
+    """Carry out a command line on the cores of this thread; return (exit code, seconds, seconds of CPU)."""
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", *line], cwd=ROOT)
+    _, status, used = os.wait4(process.pid, 0)
+    # ``process`` does not know that it was waited for.
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, time.perf_counter() - started, used.ru_utime + used.ru_stime
 
 
 def make(names: Sequence[str], out: Path, quick: bool, jobs: int, times: Table) -> None:
@@ -86,8 +81,8 @@ def make(names: Sequence[str], out: Path, quick: bool, jobs: int, times: Table) 
         else:
             missing.append(name)
             times.add([{"figure": name, "seconds": 0, "cpu_seconds": 0} if before is None else before])
-    with ThreadPoolExecutor(free.qsize()) as pool:
-        work = functools.partial(_made, out=out, quick=quick, free=free)
+    work = functools.partial(_made, out=out, quick=quick)
+    with ThreadPoolExecutor(free.qsize(), initializer=lambda: os.sched_setaffinity(0, free.get())) as pool:
         for name, (code, *took) in outcomes(work, missing, executor=pool):
             before = times.row({"figure": name})
             spent = [float(before[key]) + one for key, one in zip(("seconds", "cpu_seconds"), took, strict=True)]
@@ -95,8 +90,8 @@ def make(names: Sequence[str], out: Path, quick: bool, jobs: int, times: Table) 
             print(f"== {name}: {took[0]:.0f} s, exit code {code}", flush=True)
 
 
-def _made(name: str, out: Path, quick: bool, free: SimpleQueue[set[int]]) -> tuple[int, float, float]:
-    return made([*command(name, out), *(["--quick"] if quick else [])], free)
+def _made(name: str, out: Path, quick: bool) -> tuple[int, float, float]:
+    return made([*command(name, out), *(["--quick"] if quick else [])])
 
 
 def main() -> int:

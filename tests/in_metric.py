@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine.chains import Chains
-from dpmcmc.engine.program import Cells
+from dpmcmc.engine.program import Chain
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
@@ -70,11 +70,11 @@ def moved_by_long_rows(plan):
 
 def whitened_sum(plan, data, metric):
     """Exact clipped sum over C at the start, in the units of a metric that is given."""
-    chains = Chains(plan)
+    chains = work_of(plan)
     chains.read(data, None, None, None)
     run, rows = chains.before[0].given(metric, chains.bound(streams_of(0)[0], False), chains.records)
     program = chains.program()
-    cell = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
-    query = program.query(Cells(cell, run.streams, np.int32(0), np.int32(1)))
+    numbers = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
+    query = program.query(Chain(numbers, run.streams, np.int32(1), np.int32(0)))
     start = np.zeros(D, np.float32)
     return query.clipped_sum(start, program.prepared(rows), jax.random.key(0)).to_float64(1.0, query.bits)

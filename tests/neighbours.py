@@ -27,7 +27,6 @@ from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
-from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.report import figures as plots
 from dpmcmc.report import progress
@@ -146,7 +145,7 @@ def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
 
 
 def constant_release(plan: Any, data: Any, **_: Any) -> Result:
-    """What ``mechanisms.release`` returns, likewise."""
+    """What :func:`dpmcmc.sample` returns of a mechanism, likewise."""
     draws = _draws(bind(plan.target, record_shapes(data)), (1, plan.draws))
     return Result(plan, draws, draws, None, plan.guarantee, {"run": time.time()})
 
@@ -220,7 +219,7 @@ def _take_time(life: Life, progress: Any) -> None:
         records = _arrays(life)
         rows = records.get("x", jax.tree.leaves(records)[0])
         Clock.last.pass_seconds(1 + int(np.sum(rows) > 0))
-    steps = life.plan.steps if isinstance(life.plan, Plan) else 0
+    steps = 0 if life.plan.run is None else life.plan.steps
     for done in range(steps):
         if progress is not None:
             progress(done + 1, steps)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from scipy.special import expit
 
+import dpmcmc
 from dpmcmc.inference.logistic_score import Logistic
-from dpmcmc.mechanisms import release
 from dpmcmc.targets import LinearRegression, LogisticRegression
 
 SCORE = Logistic()
@@ -76,7 +76,7 @@ def covered(mechanism, target, make, epsilon, tables, n, level=0.9):
     inside = []
     for seed in range(tables):
         records, truth = make(n, target.num_features, seed)
-        draws = release(plan, records, key=seed).draws[0]
+        draws = dpmcmc.sample(plan, records, key=seed).draws[0]
         low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
         inside.append(np.mean((low < truth) & (truth < high)))
     return float(np.mean(inside)), float(np.std(inside) / math.sqrt(tables))

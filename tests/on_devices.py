@@ -20,9 +20,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc.engine import plans_together, sizes
+from dpmcmc.engine import sizes
 from dpmcmc.engine.mesh import DATA, spread
-from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.program import Chain, Program
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
@@ -152,8 +152,8 @@ def sums() -> dict[str, np.ndarray]:
     for name, sampling in schemes.items():
         plan = make(sampling=sampling, privacy=promise)
         program = Program.of(plan, TARGET, mesh)
-        cell = Cells(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(0), jnp.int32(1))
-        query = program.query(cell)
+        chain = Chain(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(1), jnp.int32(0))
+        query = program.query(chain)
         select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
 
         def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:
@@ -223,17 +223,6 @@ def kinds() -> dict[str, np.ndarray]:
     return found
 
 
-def sweeps() -> dict[str, np.ndarray]:
-    """Plans that differ in numbers, as one program on a mesh and each alone on one device."""
-    plans = [make(privacy=dpmcmc.Privacy(epsilon=e, delta=1e-4, clip=0.25), chains=c) for e, c in ((1.0, 2), (4.0, 3))]
-    together = plans_together.sample_all(plans, DATA_SET, keys=[1, 2], mesh=dpmcmc.mesh(2, 4))
-    found = {}
-    for i, (plan, result) in enumerate(zip(plans, together, strict=True)):
-        found[f"sweep/{i}/mesh"] = result.draws
-        found[f"sweep/{i}/none"] = dpmcmc.sample(plan, DATA_SET, key=i + 1).draws
-    return found
-
-
 class _Stop(BaseException):
     """A kill."""
 
@@ -298,7 +287,7 @@ def disk(folder: Path) -> dict[str, np.ndarray]:
 
 GROUPS = {
     "quick": lambda folder: draws() | noise() | sums(),
-    "slow": lambda folder: kinds() | disk(folder) | sweeps() | resumed(folder),
+    "slow": lambda folder: kinds() | disk(folder) | resumed(folder),
 }
 
 

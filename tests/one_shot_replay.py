@@ -9,15 +9,17 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, adassp, statistics
-from dpmcmc.mechanisms.checked_records import checked
-from dpmcmc.mechanisms.noise_aware import model, owners, releases
+from dpmcmc.engine.checked_records import checked
+from dpmcmc.mechanisms import adassp, statistics
+from dpmcmc.mechanisms.noise_aware import model
+from dpmcmc.mechanisms.noise_aware import release as noise_aware_release
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (owners, releases, statistics, adassp, gram_release, model)
+_MODULES = (noise_aware_release, statistics, adassp, gram_release)
 
 
 def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:
@@ -39,7 +41,7 @@ def _stopped(*_: object) -> None:
 _Seen = tuple[np.ndarray | Exact, float, np.ndarray]
 
 
-def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[_Seen]:
+def _run(plan: Plan, records: PyTree, given: list[np.ndarray] | None) -> list[_Seen]:
     """Return (value, its noise std, what left) of each release; ``given`` leaves in place of what was drawn."""
     seen: list[_Seen] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +61,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
     return seen
 
 
-def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float:
+def measured(plan: Plan, records: PyTree, *neighbours: PyTree) -> float:
     """Return the largest μ at which neighbours' releases differ from those of records; NaN where one is not finite."""
     first = _run(plan, records, None)
     worst = 0.0
@@ -70,7 +72,7 @@ def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float
     return worst
 
 
-def charged(plan: MechanismPlan) -> float:
+def charged(plan: Plan) -> float:
     """Return the μ that a plan's Gaussian events cost together."""
     moved = plan.guarantee.adjacency.sensitivity
     noisy = [event for event in plan.guarantee.events if event.mechanism != "approximate_draw"]

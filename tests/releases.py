@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import adassp, statistics
-from dpmcmc.mechanisms.noise_aware import owners, releases
+from dpmcmc.mechanisms.noise_aware import release
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 
@@ -16,7 +16,7 @@ def _size(value: np.ndarray | Exact) -> int:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Return a list that fills with the noise std of each Gaussian release and the number of its values, in order."""
     seen = []
-    for module in (owners, releases, statistics, adassp, gram_release):
+    for module in (release, statistics, adassp, gram_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,

@@ -203,7 +203,7 @@ class Replay:
         self._run = jax.jit(self._chain).lower(*arguments).compile(compiler_options=options)
 
     def _chain(self, streams: Streams, chain: jax.Array, records: Any, replace: jax.Array, given: Any) -> Any:
-        cell = program.Cells(self._numbers, streams, chain, jnp.int32(self.plan.steps))
+        cell = program.Chain(self._numbers, streams, jnp.int32(self.plan.steps), chain)
 
         def step(state: Any, inputs: Any) -> Any:
             t, s, instead = inputs

@@ -1,6 +1,5 @@
 """Audits of real plans: below the claim where the code is right, above it where a bug is planted."""
 
-import dataclasses
 import json
 import re
 import types
@@ -180,7 +179,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     fixed = planned(sampling=dpmcmc.FixedSize(BATCH), steps=steps, accountant="rdp")
     claim = account(z, steps=steps, sampling=dpmcmc.Poisson(BATCH), num_records=N, delta=DELTA)
     noise = np.full(steps, z * N / BATCH * fixed.privacy.clip, np.float32)
-    doctored = dataclasses.replace(fixed, noise_std=noise, private=fixed.private.replaced(guarantee=claim))
+    doctored = fixed.with_last(noise=fixed.run.noise.replaced(noise_std=noise, guarantee=claim))
     report = audit(doctored, runs=10_000, seed=5)
     # At its own δ the claim survives; at ε = 0 it does not.
     assert report.lower_bound < claim.epsilon
@@ -190,7 +189,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
 def test_a_mechanism_with_a_louder_likelihood_is_caught():
     plan = at_epsilon_two(*MECHANISMS_AUDITED["ops_linear"])
     louder = plan.settings | {"temper": 16 * plan.settings["temper"]}
-    assert accused(dataclasses.replace(plan, settings=louder))
+    assert accused(plan.with_last(settings=louder))
 
 
 # --- what is audited ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OutputPerturbation
-from dpmcmc.mechanisms.base import release
 from dpmcmc.privacy.calibration import remembered
 from dpmcmc.storage import cache, compiled_programs
 from dpmcmc.storage.cache import UnsafeCache, refuse_unsafe
@@ -128,8 +127,7 @@ def test_every_way_to_run_refuses_the_library_s_own_cache(folder):
     for attempt in (
         lambda: dpmcmc.sample(made, RECORDS),
         lambda: dpmcmc.sample(made, RECORDS, key=0),
-        lambda: dpmcmc.sample_all([made], RECORDS),
-        lambda: release(mechanism, RECORDS),
+        lambda: dpmcmc.sample(mechanism, RECORDS),
         lambda: remembered.recall({}),
         compiled_programs.keep_compiled_programs,
     ):
@@ -140,9 +138,8 @@ def test_every_way_to_run_refuses_the_library_s_own_cache(folder):
 def test_every_way_to_run_refuses_a_folder_that_jax_was_given(folder, programs):
     made = plan()
     programs.chmod(0o777)
-    for attempt in (lambda: dpmcmc.sample(made, RECORDS), lambda: dpmcmc.sample_all([made], RECORDS)):
-        with pytest.raises(UnsafeCache, match="JAX_COMPILATION_CACHE_DIR"):
-            attempt()
+    with pytest.raises(UnsafeCache, match="JAX_COMPILATION_CACHE_DIR"):
+        dpmcmc.sample(made, RECORDS)
     jax.config.update("jax_compilation_cache_dir", "gs://somewhere/cache")
     with pytest.raises(UnsafeCache, match="local folder"):
         dpmcmc.sample(made, RECORDS)

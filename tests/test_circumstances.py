@@ -8,11 +8,11 @@ import json
 import pytest
 import yaml
 
+import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.refusals import ConfigError
 from dpmcmc.config.shipped import find_config, list_shipped
-from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.page import Context
@@ -110,7 +110,7 @@ def test_the_facts_of_a_result_are_in_its_plan_json_and_come_back(tmp_path):
     }  # fmt: skip
     chain().save(tmp_path / "b", public=True)
     assert "are public already" in text((tmp_path / "b/report.html").read_text())
-    loaded = Result.load(tmp_path / "b")
+    loaded = dpmcmc.load(tmp_path / "b")
     assert "are public already" in text(loaded.page())
     suggested = dataclasses.replace(released().plan, reasons=("because",))
     words = text(dataclasses.replace(released(), plan=suggested).page())

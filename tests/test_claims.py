@@ -175,7 +175,7 @@ def test_a_saved_result_keeps_what_it_says_of_each_coefficient(tmp_path):
     given["x"] = np.random.default_rng(2).uniform(-1, 1, N)
     result = fitted(given, columns | {"x": Range(-1, 1)}, "y", 15.0)
     result.save(tmp_path / "run")
-    again = dpmcmc.engine.result.Result.load(tmp_path / "run")
+    again = dpmcmc.load(tmp_path / "run")
     assert again.summary().to_dict() == result.summary().to_dict()
     assert again.usable_for == result.usable_for
 

@@ -155,12 +155,12 @@ def test_the_confidential_folder_may_not_be_published_nor_be_somebody_elses(mine
 
 
 def test_the_cost_is_on_disk_before_the_first_step(mine, tmp_path, monkeypatch):
-    from dpmcmc.engine import blocks as engine
+    from dpmcmc.engine import lanes
 
     def killed(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "_block", killed)
+    monkeypatch.setattr(lanes, "take_chunk", killed)
     assert call("run", mine, "--out", tmp_path / "run") == 130
     privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert privacy["epsilon"] > 0

@@ -11,8 +11,8 @@ import dpmcmc
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.count_score import CLIPS, Counts
-from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import facts
+from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware import clipping
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
@@ -112,7 +112,7 @@ def test_what_is_no_count_is_refused_before_anything_is_computed(target):
         y = np.ones(50, np.float32)
         y[7] = label
         with pytest.raises(ValueError, match="takes counts 0, 1, 2, and so on, and some rows have others") as said:
-            release(plan, {"x": x, "y": y})
+            dpmcmc.sample(plan, {"x": x, "y": y})
         assert str(label) not in str(said.value)
 
 
@@ -143,7 +143,7 @@ def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):
         x, truth = rows(n, d, rng), rng.normal(size=d)
         mean = np.exp(x @ truth)
         y = rng.poisson(mean if not dispersion else mean * rng.gamma(1 / dispersion, dispersion, size=n)).astype(float)
-        draws = release(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}, key=seed).draws[0]
+        draws = dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}, key=seed).draws[0]
         inside.append(np.abs(draws.mean(0) - truth) < 1.6449 * draws.std(0))
     return np.array(inside)
 
@@ -161,5 +161,5 @@ def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
     assert inside[:, 0].mean() > 0.6
     real = Counts._clipped
     monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
-    monkeypatch.setattr(facts, "CLIPS", CLIPS[:1])  # far out there is little to centre
+    monkeypatch.setattr(clipping, "CLIPS", CLIPS[:1])  # far out there is little to centre
     assert not covered(0.5, 6)[:, 0].any()

@@ -217,11 +217,11 @@ def test_a_process_that_learns_of_a_refusal_says_nothing(capsys):
 
 def test_a_commit_goes_to_another_process_whole():
     states = [np.arange(6.0).reshape(2, 3), np.ones((2, 2), np.uint32)]
-    pieces = [[[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)]], [], [[np.zeros(2), np.zeros(0)]]]
-    point = Point(4, 2, 5, 9, (2, 7), states, [1.0, 2.0, 3.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
+    pieces = [[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)], [np.zeros(2), np.zeros(0)]]
+    point = Point(4, False, 5, 9, (2, 7), states, [1.0, 2.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
     told = Point.of_whole(point.whole())
     jax.tree.map(np.testing.assert_array_equal, [told.states, told.pieces], [states, pieces])
-    assert [len(own) for own in told.pieces] == [2, 0, 1]
+    assert [len(own) for own in told.pieces] == [2, 2, 2]
     for field in dataclasses.fields(Point):
         if field.name not in ("states", "pieces"):
             assert getattr(told, field.name) == getattr(point, field.name)
@@ -279,10 +279,8 @@ try:
     dpmcmc.sample(plan, DATA, mesh=mesh, ledger=folder / "budget.db")
 except ValueError as error:
     refused = str(error)
-sweep = dpmcmc.sample_all([plan, plan], DATA, mesh=mesh, ledger=folder / "sweep.db")
 receipt = result.receipt
-every = np.stack([one.draws for one in sweep])
-np.savez(folder / f"{me}.npz", draws=result.draws, id=receipt.id, refused=refused, sweep=every, **times)
+np.savez(folder / f"{me}.npz", draws=result.draws, id=receipt.id, refused=refused, **times)
 dpmcmc.sample(plan, DATA, mesh=mesh, ledger=folder / "no.db")
 """
 
@@ -293,7 +291,6 @@ def test_two_processes_are_charged_once_before_either_takes_a_step_and_share_eac
     terms = {"num_records": plan.num_records, "adjacency": "replace_one", "epsilon": 1.5, "delta": 1e-3}
     ledger = Ledger.init(tmp_path / "budget.db", name="people", overflow_share=0.5, **terms)
     ledger.reserve(plan.guarantee, "another")  # which leaves enough for one
-    sweep = Ledger.init(tmp_path / "sweep.db", name="people", overflow_share=0.5, **terms | {"epsilon": 3.0})
     done = launched([sys.executable, "-c", KEPT, str(tmp_path)])
     # The last run asks for a ledger that is not there: all end, and one says why.
     assert done.returncode == 1
@@ -306,8 +303,6 @@ def test_two_processes_are_charged_once_before_either_takes_a_step_and_share_eac
     assert both[0]["refused"] == both[1]["refused"]
     assert both[0]["begun"] <= both[1]["step"]
     assert "begun" not in both[1]
-    assert [run.outcome for run in sweep.state().runs] == ["released", "released"]
-    np.testing.assert_array_equal(both[0]["sweep"], both[1]["sweep"])
     _, run_of_both = ledger.state().runs
     assert run_of_both.outcome == "released"
     assert len(run_of_both.charges) == 1
@@ -345,14 +340,15 @@ def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
 STOPPED = """
 import os, signal, sys
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import lanes, sizes
-hand_out = lanes.hand_out
+from dpmcmc.engine import sizes
+from dpmcmc.engine.kept_draws import KeptDraws
+add = KeptDraws.add
 sizes._CHUNK_STEPS = 3
 def lost(*given):
-    hand_out(*given)
+    add(*given)
     if os.environ["DPMCMC_PROCESS"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-lanes.hand_out = lost
+KeptDraws.add = lost
 sys.exit(main(["run", *sys.argv[1:]]))
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import compilation, device_calls, sizes
+from dpmcmc.engine import sizes
 from dpmcmc.engine.recorded import going_on
 from dpmcmc.samplers.sgld import SGLDState
 
@@ -75,34 +75,6 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     whole = dpmcmc.sample(plan, DATA, key=0).draws
     monkeypatch.setattr(sizes, "_CHUNK_STEPS", 7)
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
-
-
-@pytest.mark.optimised
-@pytest.mark.slow
-@pytest.mark.parametrize("rare", [0.02, 20.0])
-def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
-    """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
-    plan = make(steps=64, burn_in=0, thin=1, chains=1)
-    split, went = device_calls.split, []
-
-    def recorded(draws, slots):
-        within, beyond = split(draws, slots)
-        jax.debug.callback(lambda beyond: went.append(bool(beyond)), beyond)
-        return within, beyond
-
-    monkeypatch.setattr(device_calls, "split", recorded)
-    draws = []
-    for allowed in (rare, 1e-30):
-        monkeypatch.setattr(device_calls, "RARE", allowed)
-        compilation._compile_cached.cache_clear()
-        draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
-        jax.effects_barrier()
-        if allowed == rare:
-            assert len(went) == 2
-            assert any(went) == (rare > 1)
-    compilation._compile_cached.cache_clear()
-    assert len(went) == 2
-    np.testing.assert_array_equal(draws[0], draws[1])
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def test_a_result_carries_the_evidence_that_its_draws_rest_on(tmp_path):
     again = dpmcmc.inference.Evidence.load(tmp_path / "run")
     assert again.log_density() == result.evidence.log_density()
     assert again.gram is not None
-    assert dpmcmc.Result.load(tmp_path / "run").evidence.log_density() == again.log_density()
+    assert dpmcmc.load(tmp_path / "run").evidence.log_density() == again.log_density()
     # A run that goes on from its checkpoint has it, too.
     resumed = logistic_run(checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(resumed.draws, result.draws)

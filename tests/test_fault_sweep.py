@@ -73,19 +73,20 @@ def test_the_same_command_takes_over_what_was_left_before_anything_was_computed(
     assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
 
 
-def test_a_folder_of_anything_else_is_not_taken_over(scene):
-    """Another config, a run that has begun, and files of one's own."""
+def test_a_folder_is_new_or_goes_on_or_is_refused(scene):
+    """Files of one's own and another config are refused. A run that has begun goes on by its command, charged once."""
     route = ROUTES["run of a mechanism"]
-    stop(route, scene, before(RunFolder, "json", Kill(), when=named("plan.json")), "kill")
+    scene.out.mkdir()
     (scene.out / "notes.txt").write_text("mine")
     with pytest.raises(RuntimeError, match="new or empty"):
         route.start(scene)
     (scene.out / "notes.txt").unlink()
+    stop(route, scene, before(RunFolder, "write", Kill(), when=named("draws.nc")), "kill")
     shutil.rmtree(scene.folder / "data")
     with pytest.raises(RuntimeError, match="another config"):
         ROUTES["run of a hybrid"].start(scene)
     shutil.rmtree(scene.folder / "data")
-    stop(route, scene, before(RunFolder, "write", Kill(), when=named("draws.nc")), "kill")
-    with pytest.raises(RuntimeError, match=r"goes on with dpmcmc run --resume"):
+    route.start(scene)
+    assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
+    with pytest.raises(RuntimeError, match="already holds a run that is done"):
         route.start(scene)
-    assert len([outcome for outcome in scene.runs if outcome != "void"]) == 1

@@ -3,7 +3,6 @@
 Expected widths before a record is read: of what records can tell, for columns as real tables have them.
 """
 
-import dataclasses
 import re
 
 import numpy as np
@@ -120,8 +119,8 @@ def test_label_blind_weights_take_no_intervals_away():
     made = long_run(privacy=loose(clip=0.9), sampler=dpmcmc.SGLD(STEP / 2), steps=2 * STEPS, burn_in=2 * BURN_IN)
     assert made.label_blind
     assert "intervals" in made.usable_for
-    residual = made.private.replaced(promise=loose(clip=0.9, clipping="residual"))
-    by_residual = with_verdict(dataclasses.replace(made, private=residual))
+    residual = made.run.noise.replaced(promise=loose(clip=0.9, clipping="residual"))
+    by_residual = with_verdict(made.with_last(noise=residual))
     assert "intervals" not in by_residual.usable_for
 
 

@@ -279,7 +279,7 @@ def test_a_line_through_zero_predicts_zero_at_zero(reported, tmp_path):
     assert result.summary().names == ("a",)
     assert result.summary().mean[0] == pytest.approx(1.5, abs=0.02)
     result.save(tmp_path / "run")
-    again = dpmcmc.Result.load(tmp_path / "run")
+    again = dpmcmc.load(tmp_path / "run")
     np.testing.assert_array_equal(again.predict(new), result.predict(new))
     assert again.summary().to_dict() == result.summary().to_dict()
 

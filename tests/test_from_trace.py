@@ -262,7 +262,7 @@ def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
 def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     found = result.noise_aware()
     result.save(tmp_path / "run", public=True)
-    loaded, source = dpmcmc.Result.load(tmp_path / "run"), "the posterior given the whole released path accounts"
+    loaded, source = dpmcmc.load(tmp_path / "run"), "the posterior given the whole released path accounts"
     for one in (result, loaded):  # one truth, wherever it stands
         shown = one.summary()
         assert shown.intervals
@@ -323,7 +323,7 @@ def test_the_command_writes_the_posterior(tmp_path, capsys):
     said = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert said["from_path"]
     posterior = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()
-    result = dpmcmc.Result.load(tmp_path / "run")
+    result = dpmcmc.load(tmp_path / "run")
     np.testing.assert_allclose(result.posterior.mean, posterior.mean, atol=1e-5)
     np.testing.assert_allclose(result.posterior.std, posterior.std, rtol=1e-2)
 
@@ -543,7 +543,7 @@ def test_a_run_whose_coefficients_noise_hides_predicts_from_its_posterior_and_cl
     assert narrow.usable_for == ["prediction"]
     assert narrow.posterior is None
     narrow.save(tmp_path / "run", public=True)
-    for one in (narrow, dpmcmc.Result.load(tmp_path / "run")):
+    for one in (narrow, dpmcmc.load(tmp_path / "run")):
         assert "of the coefficients to the prior" in one.verdict.reasons["intervals"]
         np.testing.assert_allclose(np.std(one.flat_draws(), axis=0), one.noise_aware().std, rtol=0.05)
     assert "the posterior given all that its path released" in narrow.page()

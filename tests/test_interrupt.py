@@ -10,7 +10,8 @@ import time
 import pytest
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import lanes, result, sizes
+from dpmcmc.engine import result, sizes
+from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.storage import checkpoint
 from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
@@ -122,7 +123,7 @@ def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     arguments = (config, "--out", tmp_path / "run")
     moments = [
-        (lanes, "hand_out", collected),
+        (KeptDraws, "add", collected),
         (checkpoint.Checkpoint, "begin", collected),
         (checkpoint.Checkpoint, "commit", in_a_bare_except),
         (result, "content", collected),

@@ -202,16 +202,12 @@ def test_a_config_says_it_and_a_mechanism_refuses_it():
 
 
 @pytest.mark.slow
-def test_a_run_takes_weighted_steps_and_plans_that_differ_share_no_program():
+def test_a_run_takes_weighted_steps():
     records = table(200, TRUTH)
     ways = (None, "label_blind", "residual")
     default, *alone = (dpmcmc.sample(plan(clipping=how), records, key=1).draws for how in ways)
     np.testing.assert_array_equal(default, alone[0])
     assert np.abs(default - alone[1]).max() > 1e-6
-    plans = [plan(clipping=how, clip=clip) for clip, how in ((CLIP, ways[1]), (CLIP, ways[2]), (2 * CLIP, ways[1]))]
-    alone.append(dpmcmc.sample(plans[2], records, key=1).draws)
-    for result, draws in zip(dpmcmc.sample_all(plans, records, keys=[1] * 3), alone, strict=True):
-        np.testing.assert_allclose(result.draws, draws, rtol=2e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import make_plan
 from dpmcmc.data import DataError, checks, conversion, to_rows
-from dpmcmc.mechanisms.checked_records import checked
+from dpmcmc.engine.checked_records import checked
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import record_blocks
 from tests.peak_memory import printed

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+import dpmcmc
 from dpmcmc.mechanisms import certified_ops
-from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
@@ -184,18 +184,20 @@ def test_the_law_is_langevin_s_on_a_quadratic():
     plan = CertifiedOPS(steps=60, draws=4000, temper=1.0).plan(target, num_records=4, epsilon=31.0, delta=1e-3)
     eta = plan.settings["step"]
     assert eta == pytest.approx(0.5, rel=1e-3)
-    drawn = release(plan, data, key=0).flat_draws()
+    drawn = dpmcmc.sample(plan, data, key=0).flat_draws()
     assert np.var(drawn) == pytest.approx(1 / (1 - eta / 2), rel=0.05)
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06
 
 
 def test_secret_keys_carry_the_guarantee_and_others_do_not():
     plan = CertifiedOPS(steps=3).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4)
-    assert release(plan, rows()).guarantee is plan.guarantee
-    assert release(plan, rows(), key=3).guarantee is None
-    first, second = (release(plan, rows()).flat_draws() for _ in range(2))
+    assert dpmcmc.sample(plan, rows()).guarantee is plan.guarantee
+    assert dpmcmc.sample(plan, rows(), key=3).guarantee is None
+    first, second = (dpmcmc.sample(plan, rows()).flat_draws() for _ in range(2))
     assert not np.array_equal(first, second)
-    assert np.array_equal(release(plan, rows(), key=3).flat_draws(), release(plan, rows(), key=3).flat_draws())
+    assert np.array_equal(
+        dpmcmc.sample(plan, rows(), key=3).flat_draws(), dpmcmc.sample(plan, rows(), key=3).flat_draws()
+    )
 
 
 def test_draws_cost_more_and_differ():
@@ -205,7 +207,7 @@ def test_draws_cost_more_and_differ():
     )
     mus = [gaussian_parameter(queries(p.guarantee.events), Adjacency.REPLACE_ONE) for p in (one, four)]
     assert mus[1] == pytest.approx(2 * mus[0])
-    drawn = release(four, rows(), key=0).flat_draws()
+    drawn = dpmcmc.sample(four, rows(), key=0).flat_draws()
     assert drawn.shape == (4, 3)
     assert len(np.unique(drawn[:, 0])) == 4
     assert gaussian_delta(mus[0], 1.0) > 0
@@ -227,7 +229,7 @@ def test_targets_that_fail_a_condition_are_refused(target, names):
 def test_several_classes_are_covered():
     target = SoftmaxRegression(0.5, num_features=3, num_classes=3, row_bound=1.0)
     plan = CertifiedOPS(steps=20).plan(target, num_records=200, epsilon=1.0, delta=1e-4)
-    assert release(plan, {**rows(), "y": np.arange(200) % 3}).flat_draws().shape == (1, 3, 3)
+    assert dpmcmc.sample(plan, {**rows(), "y": np.arange(200) % 3}).flat_draws().shape == (1, 3, 3)
 
 
 def test_a_given_temper_must_meet_the_target():
@@ -262,7 +264,7 @@ def test_records_beyond_the_public_bounds_are_refused():
     data = rows()
     data["x"][5] *= 100
     with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):
-        release(plan, data)
+        dpmcmc.sample(plan, data)
     data["x"][5] = np.nan
     with pytest.raises(ValueError, match="not finite"):
-        release(plan, data)
+        dpmcmc.sample(plan, data)

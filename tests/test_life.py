@@ -27,7 +27,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
-from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics, release
+from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
@@ -77,15 +77,13 @@ class Route:
 
     Attributes:
         start: begins the run; what it returns or raises is looked at by nobody.
-        go_on: goes on with it; None where a run that was stopped cannot, because it keeps no checkpoint.
+        go_on: goes on with it.
         saves: whether it writes a folder.
-        runs: how many runs it is.
     """
 
     start: Callable[[Scene], Any]
-    go_on: Callable[[Scene], Any] | None
+    go_on: Callable[[Scene], Any]
     saves: bool = True
-    runs: int = 1
 
 
 def records(dtype: Any = np.float32) -> dict[str, np.ndarray]:
@@ -137,18 +135,14 @@ def commanded(case: dict[str, Any], *options: str) -> Route:
     return Route(start, go_on)
 
 
-def called(plan: Callable[[], Any], function: Any = dpmcmc.sample, saves: bool = True) -> Route:
+def called(plan: Callable[[], Any]) -> Route:
     """A call of the library, which goes on when it is made again."""
 
     def start(scene: Scene) -> None:
-        out = {"out": scene.out} if saves else {}
-        function(plan(), records(), checkpoint=scene.folder / "kept", ledger=scene.ledger, **out)
+        kept = scene.folder / "kept"
+        dpmcmc.sample(plan(), records(), out=scene.out, checkpoint=kept, ledger=scene.ledger)
 
-    return Route(start, start, saves)
-
-
-def swept(scene: Scene) -> None:
-    dpmcmc.sample_all([sampled()] * 2, records(), ledger=scene.ledger)
+    return Route(start, start)
 
 
 SAMPLER = neighbours.SAMPLER | {"sampling": {"scheme": "full"}}
@@ -162,8 +156,6 @@ ROUTES = {
     "sample in a metric": called(in_metric),
     "sample of a mechanism": called(lambda: promised(SufficientStatistics())),
     "sample of a hybrid": called(lambda: promised(HYBRID, LOGISTIC)),
-    "release": called(lambda: promised(SufficientStatistics()), release, saves=False),
-    "sample_all": Route(swept, None, False, 2),
 }
 
 
@@ -311,9 +303,9 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
     error = stop(route, scene, planted(ERRORS[kind]()), kind)
     check_order(scene)
     charged = [outcome for outcome in scene.runs if outcome != "void"]
-    assert len(charged) <= route.runs
+    assert len(charged) <= 1
     if error is None:  # the path has no such step, or a result in memory is not lost with its folder
-        assert len(charged) == route.runs
+        assert len(charged) == 1
         return
     if begun is False and kind == "error":
         assert charged == []
@@ -323,8 +315,6 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
         assert "No space left on device" in str(error)
     if kind == "error" and name.startswith("run") and charged:
         assert f"--resume {scene.out}" in str(error)
-    if route.go_on is None:
-        return
     route.go_on(scene)
     check_order(scene)
     assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
@@ -332,7 +322,7 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
     check_whole(scene)
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTES if name not in ("release",) and "mechanism" not in name])
+@pytest.mark.parametrize("name", [name for name in ROUTES if "mechanism" not in name])
 def test_a_program_that_fails_its_self_test_costs_nothing(name, scene):
     """Compiled and tested before the charge; a one-shot mechanism compiles no steps."""
     error = stop(ROUTES[name], scene, compiled_wrongly, "error")
@@ -344,7 +334,7 @@ def test_a_program_that_fails_its_self_test_costs_nothing(name, scene):
     shutil.rmtree(scene.out, ignore_errors=True)
     (scene.folder / "kept").exists() and shutil.rmtree(scene.folder / "kept")
     ROUTES[name].start(scene)
-    assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"] * ROUTES[name].runs
+    assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
 
 
 def test_what_is_no_plan_is_refused_in_a_sentence():
@@ -352,8 +342,6 @@ def test_what_is_no_plan_is_refused_in_a_sentence():
         dpmcmc.sample({}, records())
     with pytest.raises(ValueError, match="starts: a mechanism's release takes none"):
         dpmcmc.sample(promised(SufficientStatistics()), records(), starts=np.zeros((1, 2)))
-    with pytest.raises(ValueError, match="plans: SufficientStatistics is a mechanism"):
-        dpmcmc.sample_all([promised(SufficientStatistics())], records())
 
 
 def test_a_mechanism_has_the_result_of_a_sampler(scene, tmp_path):

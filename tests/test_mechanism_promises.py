@@ -39,8 +39,6 @@ def test_a_start_that_no_guarantee_covers_is_refused():
     )
     with pytest.raises(ValueError, match="after="):
         dpmcmc.sample(plan, DATA, starts=X[:1])
-    with pytest.raises(ValueError, match="after="):
-        dpmcmc.sample_all([plan], DATA, starts=[X[:1]])
     # Without privacy there is nothing to pay.
     plain = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(0.1), steps=1, privacy=None)
     assert np.allclose(dpmcmc.sample(plain, DATA, starts=X[:1]).draws, X[:1], atol=0.3)

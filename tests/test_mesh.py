@@ -225,13 +225,6 @@ def test_a_run_on_devices_carries_the_plans_guarantee(more, scheme):
 
 
 @pytest.mark.slow
-def test_a_sweep_on_devices_gives_each_plan_what_it_has_alone(more):
-    """Two chains, and three, which no mesh here divides."""
-    for plan in range(2):
-        assert_close(more[f"sweep/{plan}/mesh"], more[f"sweep/{plan}/none"])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "shape"), [(scheme, shape) for scheme, shapes in DISK.items() for shape in shapes])
 def test_records_on_disk_draw_what_those_in_memory_do(more, scheme, shape):
     """Three chains, and 41 records that no mesh here divides."""

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
+import dpmcmc
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference import normal_law
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
-from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.statistics import split
 from dpmcmc.privacy.query.gram_release import svec, symmetric
 from dpmcmc.targets import LogisticRegression
@@ -23,7 +24,7 @@ def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
     for structure in (None, RowStructure(unit_norm=True)):
         target = LogisticRegression(prior_scale=1.0, num_features=3, row_bound=2.0)
         plan = NoiseAware(structure=structure).plan(target, num_records=4000, epsilon=3.0, delta=1e-5)
-        stds.append(release(plan, records, key=0).draws[0].std(0))
+        stds.append(dpmcmc.sample(plan, records, key=0).draws[0].std(0))
     np.testing.assert_allclose(stds[0], stds[1], rtol=0.25)
 
 

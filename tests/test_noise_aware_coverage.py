@@ -15,8 +15,8 @@ from dpmcmc.data.structure import RowStructure
 from dpmcmc.estimators import fitting
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware.releases import _moved
+from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware.regression_conclusion import shift_in_stds
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
 from tests.unproved import plan_any_epsilon
@@ -73,7 +73,7 @@ def test_without_noise_the_posterior_of_linear_regression_is_the_conjugate_one(s
     plan_any_epsilon(monkeypatch)
     records, _ = linear_table(300, 4, 0)
     mechanism = NoiseAware(draws=20_000, intercept_scale=scale, structure=RowStructure(constant=0))
-    draws = release(mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6), records, key=0).draws[0]
+    draws = dpmcmc.sample(mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6), records, key=0).draws[0]
     x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
     prior = np.diag([1 if scale is None else scale**-2, 1, 1, 1])
     covariance = np.linalg.inv(x.T @ x / 0.25 + prior)
@@ -132,7 +132,7 @@ def test_intervals_of_a_linear_regression_are_no_wider_than_the_noise_asks_for(m
             x /= np.linalg.norm(x, axis=1, keepdims=True)
             truth = 0.3 * rng.normal(size=d)
             y = np.clip(x @ truth + 0.1 * rng.normal(size=n), -0.75, 0.75)
-            draws = release(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}).draws[0]
+            draws = dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}).draws[0]
             std = draws.std(0)
             found.append((np.mean(((draws.mean(0) - truth) / std) ** 2), np.mean(std)))
         return np.mean(found, axis=0)
@@ -218,8 +218,8 @@ def test_slopes_that_change_along_the_path_take_intervals_away(monkeypatch):
     h, covariance = np.diag([40.0, 10.0]), np.diag([16.0, 4.0])
     found = Evidence(h, np.zeros(2), covariance, np.full(2, 1e6), 100)
     # With so wide a prior the posterior is N(H⁻¹u, H⁻¹ 𝒞 H⁻¹), and its standard deviations are 4/40 and 2/10.
-    assert _moved(found, np.array([40 * 0.3, 0.0])) == pytest.approx(3 / math.sqrt(2), rel=1e-3)
-    assert _moved(found, np.zeros(2)) == 0.0
+    assert shift_in_stds(found, np.array([40 * 0.3, 0.0])) == pytest.approx(3 / math.sqrt(2), rel=1e-3)
+    assert shift_in_stds(found, np.zeros(2)) == 0.0
     rng = np.random.default_rng(0)
     age = rng.uniform(0, 100, 5000)
     sick = rng.random(len(age)) < expit(-3 + 0.03 * age)

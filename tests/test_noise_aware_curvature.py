@@ -15,7 +15,7 @@ from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import dispersion, metric, releases, residuals
+from dpmcmc.mechanisms.noise_aware import dispersion, metric, regression_plan, residuals
 from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
@@ -199,7 +199,7 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     released = {name for name in plan.settings if name.endswith("noise_std")}
     assert "whitened_noise_std" in released
     assert {"curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
-    assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
+    assert (regression_plan.SCALES[0] in released) == (name in ("linear", "poisson"))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -262,7 +262,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
         candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, n, np.ones(1))
         bounds = [one.score.bound for one in candidates]
         assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
-        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(residuals.DEVIATIONS, residuals.DEVIATIONS[0]))
+        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(residuals.BOUNDS_IN_STD, residuals.BOUNDS_IN_STD[0]))
         for one in candidates:
             left = np.mean(r - np.clip(r, -one.score.bound, one.score.bound))
             assert one.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
@@ -270,8 +270,8 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
             far = np.abs(r) * (np.abs(r) > one.score.bound)
             # A law of the tail with two parameters, and a knot every quarter of a size.
             # It may be twice too large, which widens intervals, and hardly too small.
-            assert 0.5 * np.mean(far) < one.mean_beyond_bound + 0.02 * np.std(r)
-            assert one.mean_beyond_bound < 2.5 * np.mean(far) + 0.02 * np.std(r)
+            assert 0.5 * np.mean(far) < one.mean_beyond + 0.02 * np.std(r)
+            assert one.mean_beyond < 2.5 * np.mean(far) + 0.02 * np.std(r)
     learnt = candidates[0]
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 

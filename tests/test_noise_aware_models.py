@@ -11,9 +11,10 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from scipy.stats import norm
 
+import dpmcmc
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.normal_score import Normal
-from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import model_draws
 from dpmcmc.mechanisms.noise_aware.model_draws import Likelihood
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
@@ -299,7 +300,7 @@ def test_a_scale_under_a_uniform_prior_is_found():
     plan = NoiseAware(draws=400).plan(
         bound(Case("", "uniform", tuple("abscW"))), num_records=5000, epsilon=3.0, delta=1e-5
     )
-    draws = release(plan, {"x": x, "y": y}).draws
+    draws = dpmcmc.sample(plan, {"x": x, "y": y}).draws
     for name, truth in (("a", 1.0), ("b", 2.0), ("s", 0.5)):
         assert abs(draws[name][0].mean() - truth) < 5 * draws[name][0].std()
         assert draws[name][0].std() < 0.1
@@ -416,7 +417,7 @@ def test_intervals_of_a_hierarchical_model_cover():
     inside = []
     for seed in range(8):
         records, truth = table(logistic, 4000, seed)
-        draws = release(plan, records).draws
+        draws = dpmcmc.sample(plan, records).draws
         for name, value in truth.items():
             low, high = np.quantile(draws[name][0], [0.05, 0.95], axis=0)
             inside += list(np.ravel((value >= low) & (value <= high)))

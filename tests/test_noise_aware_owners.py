@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+import dpmcmc
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import NoiseAware, release, statistics
+from dpmcmc.mechanisms import NoiseAware, statistics
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.record_sums import Whole
@@ -91,14 +92,14 @@ def test_padding_contributes_nothing_and_owners_of_one_row_are_records():
     records, _ = owners_table(100, 3, 0)
     rubbish = {name: leaf.copy() for name, leaf in records.items()}
     rubbish["x"][~records["mask"]], rubbish["y"][~records["mask"]] = 0.5, 1
-    np.testing.assert_array_equal(release(plan, records, key=0).draws, release(plan, rubbish, key=0).draws)
+    np.testing.assert_array_equal(dpmcmc.sample(plan, records, key=0).draws, dpmcmc.sample(plan, rubbish, key=0).draws)
     x, y = records["x"][:, 0], records["y"][:, 0]
     one = {"x": x[:, None], "y": y[:, None], "mask": np.ones((100, 1), bool)}
     plans = [
         NoiseAware(draws=10, steps=4).plan(of, num_records=100, epsilon=1.0, delta=1e-4)
         for of in (logistic(3), PerOwner(logistic(3), 1))
     ]
-    draws = [release(p, r, key=0).draws for p, r in zip(plans, ({"x": x, "y": y}, one), strict=True)]
+    draws = [dpmcmc.sample(p, r, key=0).draws for p, r in zip(plans, ({"x": x, "y": y}, one), strict=True)]
     np.testing.assert_array_equal(*draws)
 
 
@@ -113,7 +114,7 @@ def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
     records, _ = owners_table(1000, 3, 0)
     records["mask"][0], records["x"][0, 2] = True, [2.0, 0, 0]
     with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):
-        release(plan, records, key=0)
+        dpmcmc.sample(plan, records, key=0)
 
 
 def covered(mechanism, target, tables, num_owners, epsilon=1.0, effect=0.0):
@@ -122,7 +123,7 @@ def covered(mechanism, target, tables, num_owners, epsilon=1.0, effect=0.0):
     inside = []
     for seed in range(tables):
         records, truth = owners_table(num_owners, target.num_features, seed, target, effect)
-        low, high = np.quantile(release(plan, records, key=seed).draws[0], [0.05, 0.95], axis=0)
+        low, high = np.quantile(dpmcmc.sample(plan, records, key=seed).draws[0], [0.05, 0.95], axis=0)
         inside.append(np.mean((low < truth) & (truth < high)))
     return float(np.mean(inside)), float(np.std(inside) / math.sqrt(tables))
 

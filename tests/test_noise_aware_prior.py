@@ -18,7 +18,7 @@ from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, isotropic_error
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal, prior
 from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.rows import Rows
@@ -140,7 +140,7 @@ def test_under_enormous_noise_the_posterior_is_the_prior(way):
     given = (Normal(3.0, 0.5), None, Normal(-1.0, 0.2))
     mechanism = NoiseAware(draws=20_000, coefficients=given, prior_scale=way)
     plan = mechanism.plan(logistic(3), num_records=60, epsilon=1e-3, delta=1e-6)
-    draws = release(plan, records, key=0).draws[0]
+    draws = dpmcmc.sample(plan, records, key=0).draws[0]
     np.testing.assert_allclose(draws[:, [0, 2]].mean(axis=0), [3, -1], atol=0.03)
     np.testing.assert_allclose(draws[:, [0, 2]].std(axis=0), [0.5, 0.2], rtol=0.03)
     if way == "target":
@@ -158,7 +158,7 @@ def test_weights_of_rows_are_within_0_and_1_whatever_a_record_says():
         target = dataclasses.replace(logistic(3), weight_scale=weight_scale)
         plan = NoiseAware(draws=4, steps=8).plan(target, num_records=4, epsilon=0.5, delta=1e-5)
         with pytest.raises(ValueError, match=said):
-            release(plan, records)
+            dpmcmc.sample(plan, records)
 
 
 def told(seed=0):

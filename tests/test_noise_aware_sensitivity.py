@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
+import dpmcmc
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
 from dpmcmc.inference.count_score import CLIPS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.softmax_score import Softmax
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
-from dpmcmc.mechanisms.noise_aware import facts, gradients
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics
+from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
@@ -58,7 +60,7 @@ def path_of(steps=8, together=1, scale=None):
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """
-    third = steps - math.ceil(facts.LAST * steps)
+    third = steps - math.ceil(0.4 * steps)
     scales = {min(steps // 4, third - 2), min(int(0.45 * steps), third - 1), third}
     assert len(scales) == 3
 
@@ -115,7 +117,7 @@ SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_
 UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
 SANDWICH = {"covariance": "sandwich", "steps": 8}
 #: Rows of so many features have more numbers than a curvature is released for.
-MANY = facts.MOST_RELEASED // 3 + 1
+MANY = MOST_RELEASED // 3 + 1
 #: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
 CHARGED = {
     "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),
@@ -167,7 +169,7 @@ def spent(name, adjacency, monkeypatch):
     if name == "offset":
         records["offset"] = np.linspace(-2, 2, 300)
     seen = recorded(monkeypatch)
-    release(plan, records, key=0)
+    dpmcmc.sample(plan, records, key=0)
     stds = np.array([std for std, _ in seen])
     expected = np.concatenate([part(adjacency) for part in moves])
     assert len(stds) == len(expected)
@@ -285,7 +287,7 @@ def test_the_smallest_integer_is_no_label_within_a_bound(dtype, mechanism):
     records["y"] = np.clip(records["y"], -3, 3).astype(dtype)
     records["y"][3] = np.iinfo(dtype).min
     with pytest.raises(DataError, match="some labels are beyond the public label_bound") as caught:
-        release(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
+        dpmcmc.sample(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
     assert caught.value.rows == (3,)
 
 
@@ -293,7 +295,7 @@ def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
     records, _ = table(50, 4, 0)
     records["x"][7] *= 10
     with pytest.raises(DataError, match="some rows have a norm beyond the public row_bound") as caught:
-        release(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
+        dpmcmc.sample(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
     assert caught.value.rows == (7,)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+import dpmcmc
 from dpmcmc.inference.softmax_score import Softmax
-from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import SoftmaxRegression
@@ -76,6 +77,6 @@ def test_intervals_of_contrasts_cover():
     assert plan.usable_for == ["prediction", "intervals"]
     for seed in range(15):
         records, truth = table(n, d, seed)
-        low, high = np.quantile(release(plan, records).draws[0] @ contrast, [0.05, 0.95], axis=0)
+        low, high = np.quantile(dpmcmc.sample(plan, records).draws[0] @ contrast, [0.05, 0.95], axis=0)
         inside.append(np.mean((low < truth @ contrast) & (truth @ contrast < high)))
     assert 0.76 < np.mean(inside) < 0.99

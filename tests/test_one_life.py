@@ -9,8 +9,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import lanes
 from dpmcmc.engine.chains import Chains
+from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import DivergedError
 from dpmcmc.mechanisms import SufficientStatistics
@@ -131,7 +131,7 @@ def test_a_chain_that_diverges_is_not_told_of_where_a_copy_went_on(scene, tmp_pa
         sample("sampler", tmp_path / "b", scene.ledger)
         raise dpmcmc.DivergedError(3, 9.0, None)
 
-    monkeypatch.setattr(lanes, "hand_out", diverge)
+    monkeypatch.setattr(KeptDraws, "add", diverge)
     with pytest.raises(LedgerError, match="one run") as refused:
         sample("sampler", tmp_path / "a", scene.ledger)
     assert refused.value.__context__ is None

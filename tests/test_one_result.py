@@ -70,7 +70,7 @@ def test_a_result_is_not_saved_over_another(tmp_path, capsys):
         chain().save(folder)
     assert files(folder) == before
     assert verified(folder, capsys)[0] == 0
-    assert dpmcmc.Result.load(folder).evidence is not None
+    assert dpmcmc.load(folder).evidence is not None
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
     with pytest.raises(ValueError, match="already holds something"):
@@ -83,7 +83,7 @@ def test_two_results_in_one_folder_are_refused(tmp_path, capsys):
     other = chain().save(tmp_path / "other")
     shutil.copytree(other, folder, dirs_exist_ok=True)
     with pytest.raises(ValueError, match=r"evidence\.npz is not a file of this result"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
     code, said = verified(folder, capsys)
     assert code == 1
     assert "evidence.npz is not a file of this result" in said
@@ -101,7 +101,7 @@ def test_a_missing_and_a_changed_file_is_refused(name, said, tmp_path, capsys):
     folder = result(5.0).save(tmp_path / "run")
     CHANGES[said](folder / name)
     with pytest.raises(ValueError, match=f"{name} {said}"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
     code, told = verified(folder, capsys)
     assert code == 1
     assert f"{name} {said}" in told
@@ -113,11 +113,11 @@ def test_a_file_of_another_result_is_refused(name, tmp_path, capsys):
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"")
     with pytest.raises(ValueError, match=f"{name} is not a file of this result"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
     assert verified(folder, capsys)[0] == 1
     (folder / name).unlink()
     (folder / "notes.txt").touch()  # of whoever keeps the folder
-    assert dpmcmc.Result.load(folder).evidence is not None
+    assert dpmcmc.load(folder).evidence is not None
 
 
 def refusal(load, folder):
@@ -143,7 +143,7 @@ def test_damage_of_any_file_is_one_sentence(digests, tmp_path):
                 (folder / name).write_bytes(spoilt)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # HDF5's of a file that it cannot close
-                    said = refusal(dpmcmc.Result.load, folder)
+                    said = refusal(dpmcmc.load, folder)
                 assert not re.search(r"[\n]|[.!?]\s+[A-Z]", said)
                 assert len(said) < 600
                 assert said or name == "privacy.json" or not digests
@@ -175,7 +175,7 @@ def test_a_folder_that_states_no_digests_is_refused(tmp_path, capsys):
     del body["files"]
     (folder / "privacy.json").write_text(json.dumps(body))
     with pytest.raises(InputError, match="states no digests"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
     code, said = verified(folder, capsys)
     assert code == 1
     assert "states no digests" in said
@@ -216,7 +216,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_result_or_none_and_the_cost_of_all_
             assert json.loads((folder / "privacy.json").read_text())["epsilon"] == one.guarantee.epsilon
         if files(folder) != wanted:  # the last rename was still to come
             with pytest.raises(ValueError, match=r"has not ended|holds no result"):
-                dpmcmc.Result.load(folder)
+                dpmcmc.load(folder)
             one.save(folder)
         assert files(folder) == wanted
     assert len(count) > len(wanted)
@@ -227,7 +227,7 @@ def test_a_result_that_was_not_saved_to_its_end_is_said_to_be_so(tmp_path, capsy
     monkeypatch.setattr(RunFolder, "seal", lambda *_: None)
     folder = result(5.0).save(tmp_path / "run")
     with pytest.raises(ValueError, match="has not ended, or was stopped while it was saved"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
     code, said = verified(folder, capsys)
     assert code == 1
     assert "the run has not ended" in said
@@ -353,7 +353,7 @@ def test_draws_say_what_they_may_be_used_for(tmp_path):
 
 
 def test_arviz_is_told_that_draws_are_not_for_intervals(tmp_path):
-    for one in (result(5.0), dpmcmc.Result.load(result(5.0).save(tmp_path / "run"))):
+    for one in (result(5.0), dpmcmc.load(result(5.0).save(tmp_path / "run"))):
         with pytest.warns(
             dpmcmc.NotForIntervals, match=r"^Do not report intervals.*There is no group posterior"
         ) as seen:

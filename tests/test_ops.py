@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from dpmcmc.mechanisms import base
+import dpmcmc
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
@@ -209,21 +209,21 @@ def test_release_holds_the_draws_and_nothing_else():
     ops = OPS("gdp", radius=1.0, draws=3)
     data = records(np.linspace(-1, 1, 40), np.linspace(-1, 1, 40))
     plan = ops.plan(target, num_records=40, epsilon=5.0, delta=1e-6)
-    released = base.release(plan, data)
+    released = dpmcmc.sample(plan, data)
     assert released.positions.shape == (1, 3, 1)
     assert released.guarantee is plan.guarantee
-    assert base.release(plan, data, key=0).guarantee is None
+    assert dpmcmc.sample(plan, data, key=0).guarantee is None
     with pytest.raises(ValueError, match="label_bound"):
-        base.release(plan, {**data, "y": data["y"] + 2})
+        dpmcmc.sample(plan, {**data, "y": data["y"] + 2})
     with pytest.raises(ValueError, match="row_bound"):
-        base.release(plan, {**data, "x": 3 * data["x"]})
+        dpmcmc.sample(plan, {**data, "x": 3 * data["x"]})
 
 
 @pytest.mark.slow
 def test_release_of_nuts_draws_on_a_ball():
     data = {"x": np.eye(3)[np.arange(30) % 3], "y": np.arange(30) % 2}
     plan = OPS("range", radius=2.0, draws=2, steps=10).plan(LOGISTIC, num_records=30, epsilon=5.0, delta=1e-6)
-    released = base.release(plan, data)
+    released = dpmcmc.sample(plan, data)
     assert released.flat_draws().shape == (2, 3)
     assert np.all(np.linalg.norm(released.flat_draws(), axis=1) <= 2.0 * (1 + 1e-6))
 
@@ -338,4 +338,4 @@ def test_a_draw_with_the_hinge_loss_separates_two_classes():
     x = random.uniform(-1, 1, 400)
     data = records(x, (x > 0).astype(float))
     plan = OPS("range", radius=4.0, steps=200).plan(HINGE, num_records=400, epsilon=2.0, delta=1e-6)
-    assert base.release(plan, data).flat_draws()[0, 0] > 0.5
+    assert dpmcmc.sample(plan, data).flat_draws()[0, 0] > 0.5

@@ -11,7 +11,7 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import blocks, sizes
+from dpmcmc.engine import sizes, steps
 from dpmcmc.errors import InputError
 from dpmcmc.planning.verdict import of_result
 from dpmcmc.privacy.query.query import PrivateGradient
@@ -196,13 +196,13 @@ def test_a_stopped_run_goes_on_with_its_moments_to_the_same_bits(tmp_path, monke
     alone = dpmcmc.sample(plan, RECORDS, key=3)
     resumed = stopped_and_resumed(tmp_path / "kept", plan)
     np.testing.assert_array_equal(resumed.released, alone.released)
-    restored = blocks.restored
+    restored = steps.restored
 
     def forgetful(leaves, like):
         found = restored(leaves, like)
         return found._replace(rule=jax.tree.map(jax.numpy.zeros_like, found.rule)) if hasattr(found, "rule") else found
 
-    monkeypatch.setattr(blocks, "restored", forgetful)
+    monkeypatch.setattr(steps, "restored", forgetful)
     forgot = stopped_and_resumed(tmp_path / "forgot", plan)
     assert not np.array_equal(forgot.released, alone.released)  # planted fault: without its moments it is another run
 

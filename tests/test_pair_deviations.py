@@ -8,8 +8,8 @@ import pytest
 
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, OutputPerturbation, PrivateSelection
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import noise_tables, overflow_probability
 from dpmcmc.privacy.accounting.deviations import of_pairs, with_deviations
@@ -50,7 +50,7 @@ def test_a_group_pays_what_the_textbook_says_which_the_ladder_attains(epsilon, d
 class Ladder(OneShot):
     """Shows a mark with probability δ(1 + e^ε + …), a term for each marked record: exactly (ε, δ)-DP."""
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         return self.planned(target, spec, approximate(spec.epsilon, spec.delta).events, {})
 
 

@@ -1,6 +1,5 @@
 """What a run cost each record: against brute force in float64, and against the worst case."""
 
-import dataclasses
 import functools
 import math
 import stat
@@ -60,7 +59,7 @@ def made(
 
 def trajectory(plan, data=DATA, key=3):
     """Positions before each step, of a target that starts at zero, (chains, steps, d)."""
-    after = dpmcmc.sample(dataclasses.replace(plan, thin=1, burn_in=0), data, key=key).positions
+    after = dpmcmc.sample(plan.with_last(thin=1, burn_in=0), data, key=key).positions
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1)
 
 

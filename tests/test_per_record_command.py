@@ -13,7 +13,8 @@ import xarray
 
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics.per_record import account
-from dpmcmc.engine import lanes, result
+from dpmcmc.engine import result
+from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
@@ -104,7 +105,7 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     folder = Path(arguments[-1])
     start, confidential = arguments, folder / "confidential"
     stops = [
-        ((lanes, "hand_out"), KeyboardInterrupt(), 130),
+        ((KeptDraws, "add"), KeyboardInterrupt(), 130),
         ((result, "content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
         ((account, "_epsilon"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
     ]
@@ -131,7 +132,7 @@ def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, 
     """Steps that are taken twice are in no account."""
     arguments, ledger = charged
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(KeptDraws, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         refused(capsys, arguments, 130)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "platform", lambda: "elsewhere")

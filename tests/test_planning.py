@@ -1,12 +1,15 @@
 """A plan settles noise and guarantee without data, and charges exactly what it will add."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.engine.work_table import WORK, work_of
 from dpmcmc.errors import InputError
+from dpmcmc.mechanisms import OPS, Hybrid
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.events import KAPPA
@@ -301,3 +304,32 @@ def test_public_matrices_of_the_wrong_size_are_refused_before_a_record_is_read()
     for setting in ({"metric": [1.0, 2.0]}, {"fisher": "public", "public_fisher": np.eye(3)}):
         with pytest.raises(ValueError, match="parameters, and the target has 5"):
             dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGFS(1.0, **setting), steps=10, privacy=None)
+
+
+def test_a_plan_is_a_list_of_stages_and_each_has_its_work():
+    target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+    promise = {"num_records": N, "epsilon": 1.0, "delta": 1e-5}
+    draw = OPS(prior_precision=1.0)
+    hybrid = Hybrid(draw, dpmcmc.SGLD(step_size=1.0), steps=10).plan(target, **promise)
+    in_metric = make(target=target, metric=dpmcmc.PrivateMetric())
+    alone = draw.plan(target, **promise)
+    kinds = [[type(stage).__name__ for stage in plan.stages] for plan in (make(), in_metric, hybrid, alone)]
+    assert kinds == [
+        ["SamplerRun"],
+        ["PlannedMetric", "SamplerRun"],
+        ["MechanismRelease", "SamplerRun"],
+        ["MechanismRelease"],
+    ]
+    for plan in (make(), in_metric, hybrid, alone):
+        assert set(WORK) >= {type(stage) for stage in plan.stages}
+        assert plan.guarantee is plan.stages[-1].guarantee
+        work_of(plan)
+
+
+def test_a_stage_may_follow_a_chain_and_nobody_carries_it_out_yet():
+    target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+    draw = OPS(prior_precision=1.0).plan(target, num_records=N, epsilon=1.0, delta=1e-5)
+    plan = dataclasses.replace(draw, stages=(*make(target=target).stages, *draw.stages))
+    assert plan.label == "SGLD then OPS"
+    with pytest.raises(UnsupportedCombination, match=r"nobody carries out SGLD then OPS in this order\.$"):
+        dpmcmc.sample(plan, {"x": np.zeros((N, 2)), "y": np.zeros(N, int)})

@@ -13,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import stages_before
+from dpmcmc.engine import metric_release
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
@@ -109,7 +109,7 @@ def test_metrics_noise_shares_no_key_with_a_step():
     streams = streams_of(0)[0]
     words = {
         tuple(np.asarray(jax.random.key_data(streams.at(chain, step).noise)))
-        for chain in (*range(3), stages_before._CHAIN)
+        for chain in (*range(3), metric_release._CHAIN)
         for step in range(3)
     }
     assert len(words) == 12

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, release, vote
+from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, vote
 from dpmcmc.mechanisms import selection as room
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.mechanisms.selection import excess_of_choice
@@ -68,7 +68,7 @@ def test_an_epsilon_beyond_the_proof_of_a_candidates_noise_is_refused():
 
 def law(plan, y):
     """Exact probabilities of the released point, over permutations, candidates and the vote (a = 2, three records)."""
-    candidate_plan, total = plan.parts[0], dict.fromkeys(POINTS, Fraction(0))
+    candidate_plan, total = plan.release.candidates[0], dict.fromkeys(POINTS, Fraction(0))
     single = {v: weights(records([v]), candidate_plan.settings["coefficient"]) for v in set(y)}
     votes = {}
     for order in itertools.permutations(range(3)):
@@ -98,7 +98,7 @@ def test_the_exact_law_on_neighbours_is_within_one_epsilon():
     assert 0.1 < largest_loss(plan) <= 1.2
     # An argmin on the last part alone: 0 and 1 as probabilities, where candidates are known.
     loud = boosted().plan(TARGET, num_records=3, **PROMISE)
-    loud.parts[0].settings["coefficient"] *= 40
+    loud.release.candidates[0].settings["coefficient"] *= 40
     loud.settings["coefficient"] *= 40
     assert largest_loss(loud) > 1.2
 
@@ -252,11 +252,11 @@ def test_the_guarantee_is_that_of_one_part():
     assert {e.mechanism for e in plan.guarantee.events} == {"pure", "approximate_draw"}
     assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
     # Two parts after each other on the SAME records would cost more.
-    both = plan.parts[0].guarantee.compose(plan.parts[1].guarantee)
+    both = plan.release.candidates[0].guarantee.compose(plan.release.candidates[1].guarantee)
     assert both.epsilon > 1.3
     data = {"x": np.random.default_rng(0).normal(size=(400, 2)) / 8, "y": np.arange(400) % 2}
     data["x"] /= np.maximum(1, np.linalg.norm(data["x"], axis=1, keepdims=True))
-    found = release(plan, data)
+    found = dpmcmc.sample(plan, data)
     assert found.guarantee == plan.guarantee
     assert found.draws.shape == (1, 1, 2)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import yaml
 
+import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.plans import make_plan
 from dpmcmc.data.registry import describe
 from dpmcmc.data.request import DataRequest, Privatised
-from dpmcmc.engine.result import Result
 from dpmcmc.targets import LinearRegression
 
 CAME_WITH = {"epsilon": 4.0, "delta": 0.1, "relation": "one source one place further", "noise_std": 0.5}
@@ -66,7 +66,7 @@ def test_a_run_draws_the_posterior_and_carries_the_promise(sensors, capsys):
     page = Path("out/report.html").read_text()
     assert "one source one place further" in page
     mean, covariance = LinearRegression(1.0, 0.5, num_features=8).posterior({"x": kernel, "y": y})
-    draws = Result.load("out").draws
+    draws = dpmcmc.load("out").draws
     found = np.asarray(draws).reshape(-1, 8)
     np.testing.assert_allclose(found.mean(axis=0), mean, atol=0.25 * np.sqrt(np.diag(covariance)).max())
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import stat
 from pathlib import Path
@@ -228,11 +229,12 @@ def test_a_resumed_run_bears_the_day_on_which_it_began(tmp_path, monkeypatch):
     with constant() as patch:
         neighbours.computed(patch, stopped)
         assert main(["run", str(path), "--out", str(out)]) == 130
-        run.Place(out, out / "confidential", day=datetime.date(2020, 2, 29)).date()
+        began = datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC).timestamp()
+        os.utime(out / "config.yaml", (began, began))
         neighbours.computed(patch, neighbours.constant_sample)
         assert main(["run", "--resume", str(out), "--quiet"]) == 0
     times = {file.stat().st_mtime for file in (out, *out.rglob("*")) if file.parent.name != "confidential"}
-    assert times == {datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC).timestamp()}
+    assert times == {began}
 
 
 def test_the_default_folder_names_the_day_and_nothing_later(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from dpmcmc.engine import sizes
 from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import exact_sums, integer_noise, platforms, rows_in_place
+from dpmcmc.privacy.query import exact_sums, platforms, rows_in_place
 from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
 from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
@@ -515,24 +515,3 @@ def test_neighbours_under_the_same_keys_differ_by_their_sums_alone(monkeypatch):
     assert 1.99 < np.linalg.norm(moved) <= 2 * (1 + KAPPA)
     distance = np.linalg.norm(np.asarray(value - other_value, np.float64))
     assert distance == pytest.approx(np.linalg.norm(moved), rel=1e-4)
-
-
-def test_runs_of_one_program_have_the_noise_of_their_own_number_of_draws():
-    like = {"a": jnp.zeros(7, jnp.int32)}
-    key = jax.random.key(1, impl=CHACHA20)
-    std = jnp.float32(2.0**20)
-
-    def noise(levels):
-        return integer_noise.tree_noise(key, like, std, 1.0, levels)
-
-    alone = jax.jit(noise, static_argnums=0)
-
-    among = ((3, 4, 5), (4,))
-    both = jax.jit(jax.vmap(lambda own: tuple(map(noise, integer_noise.levels_of(among, own)))))
-    # Planted, a number that is not among them: it gives noise of the most draws, and not none.
-    gradient, second = both(jnp.array([[3, 4], [4, 4], [5, 4], [9, 9]]))
-    for at, count in enumerate((3, 4, 5, 5)):
-        for found, levels in ((gradient, count), (second, 4)):
-            own = jax.tree.map(lambda leaf, at=at: leaf[at], found)
-            jax.tree.map(np.testing.assert_array_equal, own, alone(levels))
-    assert len(np.unique(gradient[1]["a"][:3])) == 21

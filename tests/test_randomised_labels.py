@@ -331,7 +331,7 @@ def test_a_run_says_what_it_protects_and_is_not_audited(tmp_path, capsys):
     path.write_text(yaml.safe_dump(CONFIG))
     assert call("run", path, "--out", tmp_path / "out") == 0
     assert "label of one record changed, features not protected" in " ".join(capsys.readouterr().out.split())
-    result = dpmcmc.Result.load(tmp_path / "out")
+    result = dpmcmc.load(tmp_path / "out")
     assert result.usable_for == ["prediction", "intervals"]
     assert result.draws.shape == (1, 1000, 31)
     assert (result.guarantee.epsilon, result.guarantee.adjacency) == (1.0, "one_label")

@@ -22,7 +22,7 @@ from dpmcmc.diagnostics import objective, per_record, personal_receipt, receipt
 from dpmcmc.diagnostics.objective import ObjectiveRelease
 from dpmcmc.diagnostics.per_record import account
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
-from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation, release
+from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation
 from dpmcmc.targets import LogisticRegression
 
 N, D, STEPS = 60, 3, 12
@@ -302,7 +302,7 @@ def test_a_saved_result_of_python_has_a_receipt_too(tmp_path, capsys):
     np.savez(tmp_path / "me.npz", x=X[7:8], y=DATA["y"][7:8])
     assert main(["receipt", str(folder), "--record", str(tmp_path / "me.npz")]) == 0
     assert f"ε = {receipt.round_up(run.account.epsilon[7])} at" in capsys.readouterr().out
-    loaded = dpmcmc.Result.load(folder)
+    loaded = dpmcmc.load(folder)
     assert "give plan=" in refusal(loaded)
     assert personal_receipt(loaded, record(7), plan=run.result.plan).epsilon == run.account.epsilon[7]
 
@@ -476,7 +476,7 @@ def objective_release(clip=None):
     method = ObjectivePerturbation(regularisation=10.0, clip=clip)
     target = LogisticRegression(num_features=D, row_bound=1.0)
     plan = method.plan(target, num_records=N, epsilon=1.0, delta=1e-3, adjacency="zero_out")
-    return release(plan, DATA)
+    return dpmcmc.sample(plan, DATA)
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
@@ -488,7 +488,7 @@ def test_the_receipt_of_a_release_is_the_bound_at_the_released_estimate_and_a_li
     plain = known.loss(result.positions.reshape(-1), X[3], DATA["y"][3], failure=0.05)
     assert plain < mine.epsilon < 1.01 * plain
     assert mine.epsilon < mine.worst_case
-    loaded = dpmcmc.Result.load(result.save(tmp_path / "run"))
+    loaded = dpmcmc.load(result.save(tmp_path / "run"))
     assert personal_receipt(loaded, record(3)).epsilon == pytest.approx(mine.epsilon, rel=1e-12)
     for failure in (0.0, 1.0, np.nan):
         assert "probability" in refusal(result, failure=failure)
@@ -512,4 +512,4 @@ def test_other_mechanisms_are_refused_by_name():
     target = LogisticRegression(num_features=D, row_bound=1.0)
     plan = OutputPerturbation(regularisation=10.0).plan(target, num_records=N, epsilon=1.0, delta=1e-3)
     with pytest.raises(UnsupportedCombination, match="OutputPerturbation"):
-        personal_receipt(release(plan, DATA), record(0))
+        personal_receipt(dpmcmc.sample(plan, DATA), record(0))

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,13 +23,7 @@ from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.gradients import (
     BoundedGradient,
     Bounds,
-    Curvature,
     Design,
-    ExpectedSpread,
-    Labels,
-    Scores,
-    Spread,
-    WhitenedRows,
 )
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.mechanisms.rows import LinearSums, Rows, RowSums, Whitened
@@ -79,15 +74,15 @@ def sums_of(score):
     found = {
         "rows": RowSums(1.0),
         "linear": LinearSums(3.0),
-        "whitened rows": WhitenedRows(access, 0.5 * access.norm),
-        "gradient": Scores(access, columns),
-        "curvature": Curvature(access, columns),
-        "spread": Spread(access, columns),
-        "expected spread": ExpectedSpread(access, columns),
+        "whitened rows": partial(access.added_rows, 0.5 * access.norm),
+        "gradient": partial(access.added_scores, columns),
+        "curvature": partial(access.added_curvature, columns),
+        "spread": partial(access.added_spread, columns),
+        "expected spread": partial(access.added_expected_spread, columns),
     }
     if score.size == 1:
-        found["residuals"] = Labels(access, columns, Residuals(1.0).statistic)
-        found["dispersions"] = Labels(access, columns, Dispersion().statistic)
+        found["residuals"] = partial(access.added_labels, columns, Residuals(1.0).statistic)
+        found["dispersions"] = partial(access.added_labels, columns, Dispersion().statistic)
     rows = Rows(None, 1.0)  # type: ignore[arg-type]
     by = [rows, Whitened(access.inverse, access.unit)]
     return {name: Prepared(by[0], Prepared(by[1], one)) for name, one in found.items()}
@@ -221,7 +216,7 @@ def test_a_whitened_score_is_within_one_exactly(name):
     with np.errstate(all="ignore"):
         longest = 0.0
         for k in range(40):
-            (parts,) = Scores(access, columns)({key: leaf[k : k + 1] for key, leaf in rows.items()})
+            (parts,) = partial(access.added_scores, columns)({key: leaf[k : k + 1] for key, leaf in rows.items()})
             whitened = inverse @ integer_rows.joined(parts)
             square = sum(int(v) ** 2 for v in whitened.ravel())
             one = 2**access.number_bits / (access.unit * access.inverse_unit)

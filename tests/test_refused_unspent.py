@@ -8,7 +8,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import blocks, chain_checks
+from dpmcmc.engine import chain_checks, steps
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import (
@@ -267,7 +267,7 @@ def test_a_mechanism_whose_chain_is_miscompiled_is_refused_before_it_is_charged(
     def miscompiled(*_):
         raise MiscompiledError
 
-    monkeypatch.setattr(blocks, "check_steps", miscompiled)
+    monkeypatch.setattr(steps, "check_steps", miscompiled)
     with pytest.raises(MiscompiledError):
         released(mechanism, LOGISTIC, TWO)(ledger.path, None)
     check_unspent(ledger)

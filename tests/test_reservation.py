@@ -10,11 +10,12 @@ import yaml
 import dpmcmc
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import chains, lanes, sizes
+from dpmcmc.engine import chains, sizes
+from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
-from dpmcmc.mechanisms import OutputPerturbation, release
+from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.run_folder import RunFolder
@@ -98,7 +99,7 @@ def test_bad_records_give_it_back_and_a_crash_does_not(ledger, monkeypatch):
     def crash(*_):
         raise MemoryError
 
-    monkeypatch.setattr(lanes, "hand_out", crash)
+    monkeypatch.setattr(KeptDraws, "add", crash)
     with pytest.raises(MemoryError):
         dpmcmc.sample(PLAN, DATA, ledger=ledger)
     assert outcomes(ledger) == ["void", "open"]
@@ -172,18 +173,18 @@ def test_a_ledger_that_cannot_be_settled_costs_no_result(ledger, monkeypatch):
 def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, tmp_path, monkeypatch):
     monkeypatch.setattr(sizes, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
-    real = lanes.hand_out
+    real = KeptDraws.add
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "hand_out", lambda rows, first, *a: real(rows, first, *a) if first < 20 else _stop())
+        patch.setattr(KeptDraws, "add", lambda draws, first, *a: real(draws, first, *a) if first < 20 else _stop())
         patch.setattr(run_command.Place, "clear", lambda self: None)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
 
-    def diverged(rows, *_):
-        rows[0].failure = 40, 1.0
+    def diverged(draws, *_):
+        draws.failure = 40, 1.0
 
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    monkeypatch.setattr(lanes, "hand_out", diverged)
+    monkeypatch.setattr(KeptDraws, "add", diverged)
     assert call("--resume", tmp_path / "run") == 1
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert sum(e["count"] for e in stated["events"] if e["mechanism"] == "poisson_gaussian") > 60
@@ -204,8 +205,6 @@ def test_a_result_made_in_python_carries_its_receipt(ledger, tmp_path):
         assert body["ledger"] == result.receipt.to_json()
         assert body["ledger"]["id"] == ledger.state().runs[0].id
     ledger.confirm(result.receipt)
-    swept = dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
-    assert [one.receipt.id for one in swept] == [run.id for run in ledger.state().runs[1:]]
     assert dpmcmc.sample(PLAN, DATA).receipt is None
 
 
@@ -230,19 +229,10 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["ledger"] == result.receipt.to_json()
 
 
-@pytest.mark.slow
-def test_a_sweep_reserves_all_or_nothing(ledger):
-    with pytest.raises(OverBudget):
-        dpmcmc.sample_all([PLAN] * 8, DATA, ledger=ledger)
-    assert set(outcomes(ledger)) == {"void"}
-    dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
-    assert outcomes(ledger)[-2:] == ["released"] * 2
-
-
 def test_a_one_shot_release_is_charged(ledger):
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
     plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
-    drawn = release(plan, DATA, ledger=ledger)
+    drawn = dpmcmc.sample(plan, DATA, ledger=ledger)
     assert outcomes(ledger) == ["released"]
     assert drawn.receipt.id == ledger.state().runs[0].id
 

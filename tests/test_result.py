@@ -131,7 +131,7 @@ def test_what_is_saved_is_loaded_without_a_secret(tmp_path):
         assert {p.name for p in folder.iterdir()} == {
             *("draws.nc", "metrics.json", "plan.json", "privacy.json", "report.html")
         }
-        loaded = dpmcmc.Result.load(folder)
+        loaded = dpmcmc.load(folder)
         np.testing.assert_array_equal(loaded.draws, result.draws)
         assert loaded.guarantee == result.guarantee
         assert loaded.verdict == result.verdict
@@ -154,7 +154,7 @@ def test_a_result_that_is_saved_again_states_the_guarantee_that_was_computed_aga
     true = json.loads(file.read_text())
     wrong = true | {"epsilon": 0.01, "cross_check": {"rdp": 0.01}, "unit": "owner"}
     file.write_text(json.dumps(wrong))
-    dpmcmc.Result.load(tmp_path / "a").save(tmp_path / "b")
+    dpmcmc.load(tmp_path / "a").save(tmp_path / "b")
     again = json.loads((tmp_path / "b" / "privacy.json").read_text())
     assert again | {"files": {}} == true | {"unit": "owner", "files": {}}  # the unit follows from no event
 
@@ -167,11 +167,11 @@ def test_a_pickle_holds_no_time_that_depends_on_the_records():
 
 def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="holds no result"):
-        dpmcmc.Result.load(tmp_path)
+        dpmcmc.load(tmp_path)
     folder = released().save(tmp_path / "run")
     (folder / "privacy.json").write_bytes(b"[]")
     with pytest.raises(ValueError, match="holds no result"):
-        dpmcmc.Result.load(folder)
+        dpmcmc.load(folder)
 
 
 def test_a_saved_target_runs_no_code():
@@ -221,8 +221,8 @@ def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(t
     folder = dataclasses.replace(one, plan=dataclasses.replace(one.plan, target=mine)).save(tmp_path / "run")
     x = np.eye(3, dtype=np.float32)
     with pytest.raises(ValueError, match="target"):
-        dpmcmc.Result.load(folder).predict(x)
-    again = dpmcmc.Result.load(folder, mine)
+        dpmcmc.load(folder).predict(x)
+    again = dpmcmc.load(folder, mine)
     np.testing.assert_allclose(again.predict(x), jax.numpy.mean(again.draws, (0, 1)), rtol=1e-4, atol=1e-6)
 
 
@@ -274,7 +274,7 @@ def test_classes_are_compared_with_the_first_by_their_levels_and_draws_stay_as_t
     np.testing.assert_allclose(own.mean, (want[..., 1:] - want[..., :1]).mean((0, 1)).ravel(), rtol=1e-5)
     assert "compared with the first, 'not'" in str(own)
     assert "class 0" not in result.page()
-    loaded = dpmcmc.Result.load(result.save(tmp_path / "run"))
+    loaded = dpmcmc.load(result.save(tmp_path / "run"))
     np.testing.assert_array_equal(loaded.draws, draws)
     assert str(loaded.summary()) == str(own)
 
@@ -284,7 +284,7 @@ import sys, warnings
 warnings.simplefilter("ignore")
 import arviz, numpy
 import dpmcmc
-result = dpmcmc.Result.load(sys.argv[1])
+result = dpmcmc.load(sys.argv[1])
 for opened in (arviz.from_netcdf(sys.argv[1] + "/draws.nc"), result.to_arviz()):
     table = arviz.summary(opened)
     assert len(table) == len(result.columns), table

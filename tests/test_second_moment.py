@@ -5,7 +5,6 @@ A second moment asked in one step of several: what is charged, what one record m
 One record moves a gradient and its second moment by at most what is charged: replay on neighbours.
 """
 
-import dataclasses
 import itertools
 import json
 import math
@@ -337,7 +336,7 @@ def test_a_query_in_a_step_that_is_not_charged_for_it_is_caught(monkeypatch):
     """Planted fault: every step asks."""
     monkeypatch.setattr(SecondMoment, "asks", lambda self, t: t == t)
     made, base, others = replayed(query_every=2 * EVERY)
-    made = dataclasses.replace(made, second=SecondMoment(1.0, every=EVERY))
+    made = made.with_last(second=SecondMoment(1.0, every=EVERY))
     with pytest.raises(AssertionError):
         check_neighbours(made, base, others)
 

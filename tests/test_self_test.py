@@ -7,8 +7,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import dpmcmc
-from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import compilation, self_test, sizes
+from dpmcmc.engine import compilation, self_test
+from dpmcmc.engine import steps as engine
+from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.targets import Custom, LogisticRegression
@@ -43,36 +44,31 @@ class Tampered:
 
 def tampering(monkeypatch, **how):
     """What is executed in place of an executable; in place of the one that may be there already too."""
-    real, made = engine._executable, []
+    real, made = Compiled.compile_chunk, []
 
     def executable(functions, arguments, options):
-        functions.tested.clear()
-        found, option = real(functions, arguments, options)
-        made.append(Tampered(found, **how))
-        return made[-1], option
+        functions.tested = False
+        made.append(Tampered(real(functions, arguments, options), **how))
+        return made[-1]
 
-    monkeypatch.setattr(engine, "_executable", executable)
+    monkeypatch.setattr(Compiled, "compile_chunk", executable)
     return made
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """Says whether randomness is drawn ahead of the steps, and forgets what was compiled."""
-
-    def set_to(ahead):
-        compilation._compile_cached.cache_clear()
-        monkeypatch.setattr(sizes, "draws_ahead", lambda *_: ahead)
-
-    yield set_to
+def fresh():
+    """Forgets what was compiled, before and after."""
+    compilation._compile_cached.cache_clear()
+    yield
     compilation._compile_cached.cache_clear()
 
 
 def scaled(factor):
-    return lambda states, cells, first, noise, kept, records: (states, cells, first, factor * noise, kept, records)
+    return lambda states, chains, first, noise, kept, records: (states, chains, first, factor * noise, kept, records)
 
 
-def other_key(states, cells, first, noise, kept, records):
-    moved = cells._replace(chain=np.asarray(cells.chain) + 1)
+def other_key(states, chains, first, noise, kept, records):
+    moved = chains._replace(chain=np.asarray(chains.chain) + 1)
     return states, moved, first, noise, kept, records
 
 
@@ -86,13 +82,12 @@ FAULTS = {
     "noise a tenth smaller": {"given": scaled(np.float32(0.9))},
     "noise 2 percent larger": {"given": scaled(np.float32(1.02))},
     "noise of another chain": {"given": other_key},
-    "a kept draw of one cell": {"back": only_first_draw},
+    "a kept draw of one chain": {"back": only_first_draw},
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, drawn, monkeypatch):
-    drawn(False)  # it is given the noise's size and the key
+def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, monkeypatch):
     made = tampering(monkeypatch, **FAULTS[fault])
     with pytest.raises(MiscompiledError, match="self-test"):
         dpmcmc.sample(make(chains=2), RECORDS)
@@ -100,9 +95,8 @@ def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, drawn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [True, False])
-def test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn(ahead, drawn, monkeypatch):
-    drawn(ahead)
+@pytest.mark.usefixtures("fresh")
+def test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn(monkeypatch):
     faults_state.compiled_with_noise(monkeypatch, 0.9)
     with pytest.raises(MiscompiledError):
         dpmcmc.sample(make(), RECORDS)
@@ -164,19 +158,18 @@ def test_what_is_compiled_here_passes_under_the_first_key(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, drawn, monkeypatch):
+@pytest.mark.usefixtures("fresh")
+def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, monkeypatch):
     for name, leaf in RECORDS.items():
         np.save(tmp_path / f"{name}.npy", leaf)
     mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in RECORDS}
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(make(), mapped).guarantee is not None
     # The randomness of rows from disk is drawn by a program of its own.
-    for ahead in (False, True):
-        drawn(ahead)
-        with monkeypatch.context() as patch:
-            faults_state.compiled_with_noise(patch, 0.9)
-            with pytest.raises(MiscompiledError):
-                dpmcmc.sample(make(), mapped)
+    compilation._compile_cached.cache_clear()
+    faults_state.compiled_with_noise(monkeypatch, 0.9)
+    with pytest.raises(MiscompiledError):
+        dpmcmc.sample(make(), mapped)
 
 
 def test_the_reference_is_compiled_anew_and_kept_nowhere(tmp_path):

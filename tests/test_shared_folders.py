@@ -19,7 +19,7 @@ from dpmcmc.config import ConfigError, named_code
 from dpmcmc.config import file as config_file
 from dpmcmc.config import grid as grids
 from dpmcmc.engine import results_table
-from dpmcmc.storage.released_files import COMPUTED, CONFIG, GRID, PICTURES, digest, list_released
+from dpmcmc.storage.released_files import COMPUTED, CONFIG, PICTURES, digest, list_released
 from dpmcmc.storage.surroundings import OURS
 
 #: Leaves a file when it is imported.
@@ -51,7 +51,7 @@ KINDS = {
     "run": ("plan.json", "privacy.json", *COMPUTED, "figures/traces.png", "confidential"),
     "stopped run": ("plan.json", "privacy.json", "confidential"),
     "saved result": ("plan.json", "privacy.json", "draws.nc", "metrics.json", "report.html"),
-    "sweep": ("results.csv", "report.html", "cells", "confidential"),
+    "sweep": ("results.csv", "report.html", "confidential"),
     "table of results": ("results.csv", "about.json", "summary.csv"),
     "benchmark": ("results.csv", "about.json", "summary.csv", "beside.csv", "losses.md", "ranks.png"),
     "confidential": ("checkpoint", "diagnostics.json", "per_record.csv", "results.csv", "about.json"),
@@ -81,7 +81,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A sweep of one cell, which is a run folder."""
+    """A sweep of one config, which is a run folder."""
     place = tmp_path_factory.mktemp("written")
     grid = place / "mine.yaml"
     grid.write_text(yaml.safe_dump(BODY | {"sweep": {"over": {"privacy.epsilon": [1.0]}}}), encoding="utf-8")
@@ -128,7 +128,7 @@ def test_a_config_beside_any_file_of_ours_runs_no_code(here, kind):
         folder = here / str(number)
         put(folder, name)
         for command in COMMANDS:
-            path = config_in(folder, command, "sweep.yaml" if command == "sweep" else "config.yaml", **OWN["target"])
+            path = config_in(folder, command, "config.yaml", **OWN["target"])
             check_refused(here, command, path)
 
 
@@ -138,7 +138,7 @@ def test_a_config_that_reaches_a_folder_of_ours_runs_no_code(here, seed):
     chance = random.Random(seed)
     command = chance.choice(list(COMMANDS))
     kind = chance.choice(list(KINDS))
-    below = chance.choice(["", "cells/0001", "deeper/still"])
+    below = chance.choice(["", "configs/0001", "deeper/still"])
     least = 2 if below else 1  # a folder above needs two names, for other programs write there too
     names = chance.sample(KINDS[kind], chance.randint(least, min(len(KINDS[kind]), 4)))
     for name in names:
@@ -164,31 +164,32 @@ def test_a_config_that_reaches_a_folder_of_ours_runs_no_code(here, seed):
 
 def test_every_name_that_a_sweep_and_its_runs_leave_is_known(written):
     left = [path.relative_to(written) for path in written.rglob("*")]
-    names = {part for path in left for part in path.parts} - {"0001", PICTURES, results_table.LOCK}
+    names = {part for path in left for part in path.parts} - {
+        "configs",
+        "0001",
+        "0001.yaml",
+        PICTURES,
+        results_table.LOCK,
+    }
     assert {"results.csv", "draws.nc", "confidential", "diagnostics.json"} <= names
     pictures = {f"{path.parent.name}/{path.name}" for path in left if path.parent.name == PICTURES}
-    assert names - set(OURS) <= {CONFIG, GRID} | {path.split("/")[1] for path in pictures}
+    assert names - set(OURS) <= {CONFIG} | {path.split("/")[1] for path in pictures}
     assert pictures <= set(OURS)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_part_of_a_written_sweep_runs_no_code(here, written, seed):
-    """The grid of a sweep, and the config of its cell, named a module by whoever passed them on."""
-    chance = random.Random(seed)
-    copy = here / "passed on"
-    shutil.copytree(written, copy, ignore=shutil.ignore_patterns("confidential", ".lock"))
-    given = yaml.safe_load((copy / "sweep.yaml").read_text())
-    (copy / "sweep.yaml").write_text(yaml.safe_dump(given | OWN["target"]), encoding="utf-8")
-    kept = chance.choice([path for path in copy.iterdir() if path.name != "sweep.yaml"])
-    for path in copy.iterdir():
-        if path not in (kept, copy / "sweep.yaml"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    check_refused(here, "sweep", copy / "sweep.yaml")
-    assert "--allow-code planted" in told("sweep", "--resume", copy)[1]
+@pytest.mark.parametrize("kept", ["results.csv", "report.html", "configs/0001/privacy.json", "configs/0001/draws.nc"])
+def test_part_of_a_written_sweep_runs_no_code(here, written, kept):
+    """A grid and a config in it named a module by whoever passed them on."""
+    copy = here / "passed on" / kept
+    copy.parent.mkdir(parents=True)
+    shutil.copy(written / kept, copy)
+    check_refused(here, "run", config_in(copy.parent, "run", "config.yaml", **OWN["target"]))
+    grid = config_in(copy.parent, "sweep", "grid.yaml", **OWN["target"])
+    check_refused(here, "sweep", grid)
     with pytest.raises(ConfigError, match="--allow-code planted"):
-        grids.load(copy / "sweep.yaml")
+        grids.load(grid)
     with pytest.raises(ConfigError, match="--allow-code planted"):
-        sweep(copy / "sweep.yaml", out=here / "out")
+        sweep(grid, out=here / "out")
     assert not (here / "imported").exists()
 
 
@@ -201,12 +202,12 @@ def with_digests(folder):
 
 def test_commands_that_read_a_run_folder_run_no_code(here, written):
     run = here / "run"
-    shutil.copytree(written / "cells" / "0001", run)
+    shutil.copytree(written / "configs" / "0001", run)
     body = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(body | OWN["target"]))
     with_digests(run)
     (here / "me.csv").write_text("x0,x1,y\n0.1,0.2,1\n")
-    assert dpmcmc.Result.load(run).guarantee.epsilon <= 1.0
+    assert dpmcmc.load(run).guarantee.epsilon <= 1.0
     assert "--allow-code planted" in told("receipt", run, "--record", here / "me.csv")[1]
     assert told("verify", run)[0] == 0
     (run / "confidential" / "checkpoint").mkdir()
@@ -215,7 +216,7 @@ def test_commands_that_read_a_run_folder_run_no_code(here, written):
     (run / "privacy.json").write_text(json.dumps(said))
     assert "--allow-code planted" in told("verify", run)[1]
     with pytest.raises(ValueError, match="import its module first"):
-        dpmcmc.Result.load(run)
+        dpmcmc.load(run)
     assert not (here / "imported").exists()
 
 

@@ -15,7 +15,7 @@ from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import model_of, settings_of, usual
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS
+from dpmcmc.mechanisms.noise_aware.regression_plan import FEWEST_STEPS
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 SCHEMA = Schema({"a": Range(0, 10), "b": Levels(["u", "v", "w"]), "y": Levels(["no", "yes"])}, label="y")

@@ -211,7 +211,7 @@ def test_a_run_that_went_on_elsewhere_may_cost_more_than_its_plan(tmp_path, caps
 
 
 def test_a_result_that_was_loaded_and_saved_again_verifies(tmp_path, capsys):
-    again = dpmcmc.Result.load(saved("metric")).save(tmp_path / "again")
+    again = dpmcmc.load(saved("metric")).save(tmp_path / "again")
     assert verified(again, capsys) == (0, "")
 
 

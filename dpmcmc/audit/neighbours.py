@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -184,7 +183,7 @@ def _matrix_size(sampler: object) -> int:
     return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
 
 
-def strongest(plan: MechanismPlan, canaries: int = 1) -> Neighbours:
+def strongest(plan: Plan, canaries: int = 1) -> Neighbours:
     """Return the strongest records that a mechanism's target admits, if it is one of this library.
 
     Args:
@@ -228,5 +227,6 @@ def strongest(plan: MechanismPlan, canaries: int = 1) -> Neighbours:
         # Information so large that noise on it hardly changes the release.
         others = bound * np.ones(d) / math.sqrt(d)
     nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
+    assert plan.guarantee is not None
     outside = {"x": x, "y": y_out} if plan.guarantee.adjacency == Adjacency.REPLACE_ONE else nobody
     return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)

@@ -17,7 +17,6 @@ from dpmcmc.audit import bounds
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_down, round_up
@@ -126,7 +125,7 @@ class _AuditSettings:
 
 @on_one_blas_thread
 def audit(
-    plan: Plan | MechanismPlan,
+    plan: Plan,
     *,
     method: Method = "clopper_pearson",
     runs: int | None = None,
@@ -215,34 +214,35 @@ def _runs(scores: Scores, side: bool, count: int) -> np.ndarray:
     return np.concatenate([scores(np.full(1, side), size)[:, 0] for size in sizes])
 
 
-def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
+def shortened(plan: Plan, steps: int) -> Plan:
     """Return the first ``steps`` of a sampler's plan, at their own noise, with the guarantee that those alone have.
 
     Raises:
         ValueError: not a sampler's plan, or more steps than it has.
     """
-    if not isinstance(plan, Plan):
+    if plan.run is None:
         raise InputError("steps: only a sampler's plan can be shortened; leave it out")
     if not 1 <= steps <= plan.steps:
         raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
-    private = plan.private
-    if private is None:
+    if plan.privacy is None or plan.noise_multipliers is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     # The shorter run costs less than the planned ε, and the room of its batches follows from its own cost.
-    promise = dataclasses.replace(private.promise, epsilon=None, calibrator="free")
+    promise = dataclasses.replace(plan.privacy, epsilon=None, calibrator="free")
     guarantee, slots = charged_guarantee(plan.schedule.part(0, steps), promise)
-    return dataclasses.replace(
-        plan,
+    return plan.with_last(
         steps=steps,
         burn_in=0,
         thin=1,
-        noise_std=plan.noise_std[:steps],
-        slots=slots,
-        private=private.replaced(noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee),
+        noise=plan.run.noise.replaced(
+            noise_std=plan.noise_std[:steps],
+            slots=slots,
+            noise_multipliers=plan.noise_multipliers[:steps],
+            guarantee=guarantee,
+        ),
     )
 
 
-def _check_claim(plan: Plan | MechanismPlan) -> None:
+def _check_claim(plan: Plan) -> None:
     if plan.guarantee is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     if plan.guarantee.release == "labels":
@@ -255,11 +255,9 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
         raise InputError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
 
 
-def _subject(
-    plan: Plan | MechanismPlan, neighbours: Neighbours | None, canaries: int
-) -> tuple[Target, Neighbours, str]:
+def _subject(plan: Plan, neighbours: Neighbours | None, canaries: int) -> tuple[Target, Neighbours, str]:
     """Return (target that the run evaluates, neighbours, a sentence)."""
-    if isinstance(plan, Plan):
+    if plan.run is not None:
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
         if plan.starts is not None:

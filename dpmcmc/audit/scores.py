@@ -29,7 +29,6 @@ import numpy as np
 from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning.plan import Plan
@@ -58,7 +57,7 @@ def keys_of(seed: int | None) -> Keys:
         count += 1
 
 
-def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None) -> Result:
+def released(plan: Plan, data: PyTree, key: jax.Array | None) -> Result:
     """Return the release of a plan, as ``dpmcmc.sample`` does, without its warnings."""
     with Life(plan, key=key) as life:
         life.read(data)
@@ -194,14 +193,13 @@ class Sampled:
         self.neighbours = neighbours
         self.keys = keys
         # Only the last step is kept, which has the score. A probe may have more parameters than the plan.
-        self.audited = dataclasses.replace(
-            plan,
-            target=target,
+        assert plan.run is not None
+        self.audited = dataclasses.replace(plan, target=target).with_last(
             sampler=Observed(plan, target, neighbours),
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            private=None if plan.private is None else plan.private.replaced(coordinates=None),
+            noise=plan.run.noise.replaced(coordinates=None),
         )
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
@@ -210,7 +208,7 @@ class Sampled:
         Raises:
             DivergedError: a chain left the range of floats.
         """
-        plan = dataclasses.replace(self.audited, chains=count * self.plan.chains)
+        plan = self.audited.with_last(chains=count * self.plan.chains)
         result = released(plan, self.neighbours.data(coins), next(self.keys))
         score = np.asarray(result.info.score, np.float64)[:, -1]
         return score.reshape(count, self.plan.chains, -1).sum(axis=1)
@@ -223,7 +221,7 @@ class Estimated:
     model of one linear predictor this coordinate tells as much as the likelihood ratio.
     """
 
-    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+    def __init__(self, plan: Plan, neighbours: Neighbours, keys: Keys) -> None:
         self.plan = plan
         self.neighbours = neighbours
         self.keys = keys
@@ -249,7 +247,7 @@ class Estimated:
         while wanted > 0:
             now = min(wanted, _AT_ONCE)
             more = dataclasses.replace(self.plan.mechanism, draws=now)
-            plan = dataclasses.replace(self.plan, mechanism=more, draws=now)
+            plan = self.plan.with_last(mechanism=more, draws=now)
             found.append(self._along(released(plan, data, next(self.keys)).flat_draws()))
             wanted -= now
         return found
@@ -271,7 +269,7 @@ class Estimated:
         return np.concatenate(flattened, axis=1).astype(np.float64) @ self.directions.T
 
 
-def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, seed: int | None) -> Scores:
+def source(plan: Plan, target: Target, neighbours: Neighbours, seed: int | None) -> Scores:
     """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
-    return Sampled(plan, target, neighbours, keys) if isinstance(plan, Plan) else Estimated(plan, neighbours, keys)
+    return Estimated(plan, neighbours, keys) if plan.run is None else Sampled(plan, target, neighbours, keys)

@@ -5,7 +5,7 @@
 ``run`` (with ``per_record``, ``place`` and ``saved``)  ``plan``  ``suggest``  ``verify``  ``ledger``  ``audit``
 ``data``  ``configs``  ``schema``
                 carry a subcommand out; each is imported when its subcommand begins
-``sweep``       configs of a grid (``swept_config``, ``sweep_folder``, ``sweep_cost``, ``sweep_scores``, on a cluster)
+``sweep``       configs of a grid, each by ``run``
 ``refusals``    one sentence and an exit code for what a user can mend;  ``faults`` a private file for a fault of ours
 ``interrupt``   Ctrl-C at any moment;  ``unread_output`` output that nobody reads to its end
 """

@@ -20,7 +20,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError, printable
-from dpmcmc.mechanisms import DrawError, MechanismPlan
+from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
@@ -90,7 +90,7 @@ def attack(
         raise CommandError(f"{config}: the runs contradict the claimed epsilon; do not rely on it.", code=1)
 
 
-def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
+def audited(plan: Plan, name: str, options: dict[str, Any]) -> AuditReport:
     """Run the audit; a refusal of one of its arguments names the option of the command line.
 
     Raises:
@@ -114,7 +114,7 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
         raise type(error)(f"{option}: {said}", option) from None
 
 
-def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
+def planned(config: Config, problem: Problem) -> Plan:
     """The config's plan; that of a mechanism on a problem of fewer records and features, at the same promise.
 
     Raises:
@@ -145,7 +145,7 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
         raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
     features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else FEATURES)
-    if not isinstance(plan, MechanismPlan) or not isinstance(plan.target, GeneralisedLinear):
+    if plan.release is None or not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
     return plan.mechanism.plan(

@@ -147,12 +147,9 @@ def run(
 )
 def sweep(
     grid: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[GRID]",
-            help="A config with a section sweep of the lists to sweep over; not needed with --resume.",
-        ),
-    ] = None,
+        str,
+        typer.Argument(metavar="GRID", help="A config with a section sweep of the lists to sweep over."),
+    ],
     overrides: Overrides = None,
     allow_code: AllowCode = None,
     out: Annotated[
@@ -161,10 +158,6 @@ def sweep(
             metavar="DIR",
             help="Folder of the sweep; runs/NAME-DAY-RANDOM by default. One that was stopped goes on.",
         ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Go on with the sweep in this folder."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -180,20 +173,6 @@ def sweep(
             help="Scheduler whose workers run the configs, and see DIR under the same path.",
         ),
     ] = None,
-    again_lost: Annotated[
-        bool,
-        typer.Option(
-            "--again-lost",
-            help="Run lost configs without a checkpoint again; each is charged again.",
-        ),
-    ] = False,
-    pictures: Annotated[
-        bool,
-        typer.Option(
-            "--pictures",
-            help="Draw the pictures of each config too; they take longer than most configs.",
-        ),
-    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -205,11 +184,8 @@ def sweep(
         overrides,
         allow_code,
         out=out,
-        resume=resume,
         workers=workers,
         on=on,
-        again_lost=again_lost,
-        pictures=pictures,
         quiet=quiet,
         as_json=as_json,
     )

@@ -23,7 +23,6 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.checkpoint import Checkpoint
@@ -41,10 +40,10 @@ class RecordAccount:
         CommandError: the run has no guarantee of its own, or no sampler takes its steps.
     """
 
-    def __init__(self, config: Config, plan: AnyPlan) -> None:
+    def __init__(self, config: Config, plan: Plan) -> None:
         if config.privacy is None or not config_room.is_secret(config):
             raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
-        if not isinstance(plan, Plan) or plan.starts is not None:
+        if plan.run is None or plan.starts is not None:
             raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
         try:
             per_record.check(plan)

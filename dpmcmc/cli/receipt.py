@@ -13,9 +13,8 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.data.one_record import read_record
 from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
-from dpmcmc.engine.result import Result
+from dpmcmc.engine.loaded_result import load
 from dpmcmc.errors import InputError
-from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.report.lines import rows, say
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.surroundings import inside
@@ -37,9 +36,8 @@ def receipt(
         raise CommandError(f"--{error}.") from None
     if out is not None:
         _check_place(Path(out), folder)
-    result = Result.load(folder)
+    result = load(folder)
     saved = result.plan
-    assert isinstance(saved, SavedPlan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
         plan, request = config_room.load_released_plan(folder, saved, allow_code or ())

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.place import Place, RunOptions, make_place, resume_place
+from dpmcmc.cli.place import Place, RunOptions, find_place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
@@ -32,10 +32,10 @@ from dpmcmc.engine.agreement import said_by_first
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.processes import connect
-from dpmcmc.engine.result import DivergedError, Result, write_json
+from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.report.pictures import Pictures
@@ -124,7 +124,7 @@ def _find_place(asked: RunOptions) -> tuple[Config, Place]:
     found: list[tuple[Config, Place]] = []
 
     def find() -> tuple[bool, str]:
-        config, place = make_place(asked) if asked.resume is None else resume_place(asked)
+        config, place = find_place(asked)
         found.append((config, place))
         return place.resumed, config_room.dump(config, _ROOT)
 
@@ -210,7 +210,7 @@ def _ledger(config: Config) -> str | None:
     return None if config.privacy is None else config.privacy.ledger
 
 
-def _account(config: Config, plan: AnyPlan) -> RecordAccount:
+def _account(config: Config, plan: Plan) -> RecordAccount:
     from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
 
     return RecordAccount(config, plan)
@@ -218,7 +218,7 @@ def _account(config: Config, plan: AnyPlan) -> RecordAccount:
 
 def _carry_out(
     config: Config,
-    plan: AnyPlan,
+    plan: Plan,
     place: Place,
     mesh: Mesh | None,
     calibrate_seconds: float,
@@ -252,7 +252,6 @@ def _carry_out(
             run.read()
             run.print_plan(console)
             run.open()
-            run.draw_planned(life.guarantee)  # on another core, while the run is computed
             return _compute_and_save(run, calibrate_seconds, console)
     except KeyboardInterrupt:
         raise _stopped(life is not None and life.begun, place) from None
@@ -306,7 +305,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     except DrawError as error:
         # The failure and its reason depend on the records, so they are for the data holder alone.
-        write_json(place.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
+        place.apart.json("failure.json", {"draw": str(error)})
         run.open(ended=True)
         run.finish()
         raise CommandError(

@@ -25,8 +25,7 @@ from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.width_picture import picture as save_picture
-from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.mechanisms import MECHANISMS
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.settings_json import settings
 from dpmcmc.report.lines import WIDTH
@@ -196,7 +195,7 @@ class _ConfigRequest:
         return dataclasses.replace(request, structure=spec.structure)
 
 
-def config_of(config: Config, plan: AnyPlan, delta: float) -> dict[str, object]:
+def config_of(config: Config, plan: Plan, delta: float) -> dict[str, object]:
     """Return the values of a config that makes a plan.
 
     Args:
@@ -213,10 +212,9 @@ def config_of(config: Config, plan: AnyPlan, delta: float) -> dict[str, object]:
         "data": given["data"],
         "target": target,
     }
-    if isinstance(plan, MechanismPlan):
+    if plan.release is not None:
         out["mechanism"] = _section(MECHANISMS, plan.mechanism)
     else:
-        assert isinstance(plan, Plan)
         out["sampler"] = _section(SAMPLERS, plan.sampler)
         out["sampling"] = _section(SCHEMES, plan.sampling, "scheme")
         if plan.metric is not None:

@@ -1,162 +1,127 @@
-"""``dpmcmc sweep GRID.yaml``: every config of a grid, in workers, into one folder with one table and one page.
+"""``dpmcmc sweep GRID.yaml``: every config of a grid by ``dpmcmc run``, in one folder with one table and one page.
 
-    sweep.yaml                      the grid, with every override
-    cells/0001/, cells/0002/, ...   run folders: ``dpmcmc verify`` and ``dpmcmc run --resume`` take each
-    results.csv, report.html        a row for each config, and a page: public facts and released values alone
-    confidential/                   results.csv with what is for the data holder alone, and why a config ended as it did
+    configs/0001/, configs/0002/, ...   run folders: ``dpmcmc verify`` and all else take each
+    results.csv, report.html            a row for each config, and a page: public facts and released values alone
+    confidential/0001.yaml, 0001.txt    what a config is, and why it has no result, which may depend on the records
 
-Every config is planned before anything is written, and reserved in its ledger before any is sent: all of them, or
-none. A config is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on
-with its checkpoint at no further charge. Where that is gone too, a further run is a further charge, which
-``--again-lost`` asks for. ``swept_config.py`` is one config.
+Every config is planned before anything is run, so one that is impossible refuses the whole sweep. A worker then runs a
+config by the function of ``dpmcmc run``: it reserves, resumes and refuses as one run does. The same command in the same
+folder leaves alone what has ended, and goes on with what was stopped.
 
-**Cost.** Configs that are published together cost their composition, not the largest of them: the page states the
-epsilon of all that were charged, where an accountant covers them together (``sweep_cost.py``). A person may be in the
-data of every config, whatever the configs name as their data, so all configs are composed.
+**Secrets.** A worker is given paths and answers with a status. It reads records by the path in the config, takes keys
+from its own system, and writes the run folder, which every worker must see under one path. Whether a config fails may
+depend on the records. A sweep with such a config has neither table nor page, and says so to the data holder alone.
+
+**Cost.** Configs that are published together cost their composition, not the largest of them. A person may be in the
+data of every config, whatever the configs name as their data, so all configs of the grid are composed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
-import secrets
-import shutil
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import Any, NamedTuple
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import sweep_folder, sweep_scores, swept_config
-from dpmcmc.cli.faults import keep_in
+from dpmcmc.cli import run as run_room
+from dpmcmc.cli.interrupt import STOPPED
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
-from dpmcmc.cli.refusals import CODE, CommandError
-from dpmcmc.cli.sweep_cluster import connect_cluster
-from dpmcmc.cli.sweep_cost import charge_of, together
-from dpmcmc.cli.sweep_scores import MEASURES
-from dpmcmc.cli.swept_config import CHARGED, DONE, Ended, Sent, status_of
+from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid, SweptConfig
-from dpmcmc.engine.mesh import check_devices
-from dpmcmc.engine.reservation import Reservation
-from dpmcmc.engine.results_table import Row, Table
+from dpmcmc.engine.results_table import Row, alone, csv_of
 from dpmcmc.engine.tasks import Lost, outcomes
-from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.engine.workers import connected, is_cluster
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 from dpmcmc.privacy.accounting.shown_numbers import round_up
-from dpmcmc.privacy.ledger import LedgerError
+from dpmcmc.privacy.ledger import Ledger, OverBudget
 from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
-from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.released_files import CELLS, CONFIDENTIAL, GRID, RESULTS
+from dpmcmc.storage.files import read_table
+from dpmcmc.storage.released_files import CONFIDENTIAL, CONFIG, KEY, PRIVACY, RESULTS
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.surroundings import checkpoint_around
 
+#: Scores of a run's ``metrics.json`` that the table has.
+MEASURES = ("accuracy", "rmse", "log_predictive_density", "expected_calibration_error", "ess", "rhat")
 #: Most processes of ``--workers``.
 _MOST_WORKERS = 256
-#: A config that ended without being done: it was refused before anything was computed from a record.
-REFUSED = "refused"
+#: Seconds that the scheduler of ``--on`` may take to answer.
+_ANSWER = 10.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Swept:
     """Outcome of a sweep.
 
     Attributes:
         folder: of the sweep.
-        rows: one for each config; public facts and released values alone.
-        together: guarantee of all configs that were charged; None where none is proved.
+        rows: one for each config, of public facts and released values; none where a config failed.
+        together: guarantee of all configs; None where none is proved.
         why: why there is none.
-        private_end: numbers of configs whose end depends on the records, which nobody but their holder may learn.
     """
 
     folder: Path
     rows: list[Row]
-    together: Guarantee | None = None
-    why: str = ""
-    private_end: list[int] = field(default_factory=list)
+    together: Guarantee | None
+    why: str
 
     @property
     def complete(self) -> bool:
         """Whether every config has released its draws, or withheld them for want of a guarantee."""
-        return all(row["status"] in ("released", "withheld") for row in self.rows)
+        return bool(self.rows) and all(row["status"] in ("released", "withheld") for row in self.rows)
 
 
 def command(
-    grid: str | None,
+    grid: str,
     overrides: list[str] | None,
     allow_code: list[str] | None,
     *,
     out: str | None,
-    resume: str | None,
     workers: int | None,
     on: str | None,
-    again_lost: bool,
-    pictures: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Run every config of a grid; the exit code is 0 where all have released their draws."""
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
-    if resume is not None and (out is not None or overrides or grid is not None):
-        raise CommandError("--resume: goes on in its own folder with its own grid; leave GRID, --out and --set out.")
-    if grid is None and resume is None:
-        raise CommandError("grid: give a YAML file with a section sweep, or --resume DIR.")
-    if resume is not None and not (Path(resume) / GRID).is_file():
-        raise CommandError(f"--resume: {resume} holds no {GRID}, so no sweep was begun there; start a new one.")
     if workers is not None and not 1 <= workers <= _MOST_WORKERS:
         raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
-    loaded = grids.load(
-        Path(resume) / GRID if resume is not None else str(grid),
-        overrides,
-        allow_code=allow_code or [],
-        resumed=resume is not None,
-        note=note,
-    )
-    wanted = resume or out
-    folder = Path(wanted) if wanted is not None else default_folder(loaded.name)
-    console = Screen(quiet or as_json)
-    with contextlib.ExitStack() as stack:
-        executor = None
-        if on is not None:
-            executor, threads = stack.enter_context(connect_cluster(on))
-            workers = workers or threads
-        done = carry_out(
-            loaded,
-            folder,
-            workers=workers,
-            executor=executor,
-            again_lost=again_lost,
-            pictures=pictures,
-            allow_code=tuple(allow_code or ()),
-            console=console,
-        )
+    loaded = grids.load(grid, overrides, allow_code=allow_code or [], note=note)
+    tell = Screen(quiet or as_json).print
+    with contextlib.nullcontext() if on is None else _cluster(on) as executor:
+        done = carry_out(loaded, out, allow_code or (), tell, workers=workers, executor=executor)
     if as_json:
-        print(json.dumps(_as_json(done), indent=2, allow_nan=False))
+        whole = done.together
+        stated = whole and {"epsilon": whole.epsilon, "delta": whole.delta, "adjacency": whole.adjacency}
+        body = {"folder": str(done.folder), "configs": done.rows, "together": stated}
+        print(json.dumps(body, indent=2, allow_nan=False))
     elif quiet:
         say(done.folder)
     return 0 if done.complete else 1
 
 
-def _as_json(done: Swept) -> dict[str, Any]:
-    public_rows = [] if done.private_end else done.rows
-    return {
-        "folder": str(done.folder),
-        "cells": public_rows,
-        "together": None
-        if done.together is None
-        else {
-            "epsilon": done.together.epsilon,
-            "delta": done.together.delta,
-            "adjacency": done.together.adjacency,
-        },
-    }
+@contextlib.contextmanager
+def _cluster(url: str) -> Iterator[Executor]:
+    """Yield an executor of the workers of the Dask scheduler at ``dask://HOST:PORT``."""
+    if not is_cluster(url):
+        raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
+    with connected(url, "--on", _ANSWER) as client:
+        if not client.nthreads():
+            raise CommandError(f"--on: {url} has no worker; start some with dask worker.")
+        yield client.get_executor(pure=False)
 
 
 def sweep(
@@ -166,8 +131,6 @@ def sweep(
     out: str | Path | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
-    again_lost: bool = False,
-    pictures: bool = False,
     allow_code: Collection[str] = (),
 ) -> Swept:
     """Run every config of a grid, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
@@ -176,12 +139,9 @@ def sweep(
         grid: YAML file, a config with a section ``sweep``.
         overrides: ``a.b=value`` strings, applied to the whole grid.
         out: folder of the sweep; a new one below ``runs`` by default. A sweep that was stopped goes on in its folder.
-        workers: processes of one thread each; None: this process. With an executor: configs that it gets at a time.
-        executor: carries out the configs in place of own processes, for example a Dask client's ``get_executor()``. It
-            must not try a call again. Its workers see the folder and the data under the same paths; nothing of the
-            records is sent.
-        again_lost: whether to run configs again that were lost with their checkpoint; each is charged again.
-        pictures: whether each config's page has pictures, which take longer than most configs.
+        workers: processes of one thread each; None: this process.
+        executor: carries out the configs in place of own processes, for example a Dask client's ``get_executor()``.
+            Its workers see the folder and the data under the same paths; nothing of the records is sent.
         allow_code: modules outside this library that a grid in a run folder may name.
 
     Returns:
@@ -189,326 +149,253 @@ def sweep(
 
     Raises:
         InputError: a value that makes no config; another sweep's folder, or one in use; a plan that is refused, with
-            the config's values; a ledger that does not allow all configs.
+            the config's values; a ledger without room for all configs.
     """
     loaded = grids.load(grid, overrides, allow_code=allow_code)
-    folder = default_folder(loaded.name) if out is None else Path(out)
     try:
-        return carry_out(
-            loaded,
-            folder,
-            workers=workers,
-            executor=executor,
-            again_lost=again_lost,
-            pictures=pictures,
-            allow_code=tuple(allow_code),
-        )
+        return carry_out(loaded, out, allow_code, workers=workers, executor=executor)
     except CommandError as error:
         raise InputError(str(error)) from None
 
 
+class Task(NamedTuple):
+    """All that a worker is given: a config's file, the folder of its run, and modules that it may import."""
+
+    config: Path
+    folder: Path
+    allow_code: tuple[str, ...]
+
+    @property
+    def reason(self) -> Path:
+        """Confidential file that says why the config has no result."""
+        return self.config.with_suffix(".txt")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A config of the sweep, its plan, and what a worker is given."""
+
+    swept: SweptConfig
+    plan: Plan
+    task: Task
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """Guarantee of the run, which costs more than was planned where it went on elsewhere."""
+        planned = self.plan.guarantee if config_room.is_secret(self.swept.config) else None
+        said = read_table(self.task.folder / PRIVACY)
+        if planned is None or said.get("events") in (None, [], [event.to_json() for event in planned.events]):
+            return planned
+        return Guarantee.from_json(said)
+
+    def row(self, status: str) -> Row:
+        """Return the config's row of the table."""
+        cost = self.guarantee
+        said = read_table(self.task.folder / "metrics.json") if status == "released" else {}
+        scores = {name: said.get(name) for name in MEASURES}
+        return {
+            "config": self.swept.number,
+            **{key: grids.text_of(value) for key, value in self.swept.values.items()},
+            "repeat": self.swept.repeat,
+            "status": status,
+            "epsilon": None if cost is None else round_up(cost.epsilon),
+            "delta": None if cost is None else repr(cost.delta),
+            "usable_for": " and ".join(said.get("usable_for") or []),
+            **{name: one["posterior_predictive"] if isinstance(one, dict) else one for name, one in scores.items()},
+        }
+
+
 def carry_out(
     grid: Grid,
-    folder: Path,
-    *,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    again_lost: bool = False,
-    pictures: bool = False,
-    allow_code: tuple[str, ...] = (),
-    console: Console | None = None,
+    out: str | Path | None,
+    allow_code: Collection[str],
+    tell: Callable[[str], object] = lambda line: None,
+    **workers: Any,
 ) -> Swept:
-    """Run the configs of a grid that are not done, and write the table and the page.
+    """Run the configs of a grid that have not ended, and write the table and the page.
 
     Args:
         grid: configs.
-        folder: new, or of an earlier start of the same grid.
-        workers: processes of one thread each; None: this process. With an executor: configs that it gets at a time.
-        executor: that carries out configs in place of own processes; its workers see ``folder`` under the same path.
-        again_lost: whether to run configs again that were lost and have no checkpoint; each is charged again.
-        pictures: whether each config's page has pictures.
-        allow_code: modules outside this library that the configs name.
-        console: to print on; None: nothing is printed.
+        out, allow_code: as of :func:`sweep`.
+        tell: takes the lines for a terminal.
+        workers: as of :func:`~dpmcmc.engine.tasks.outcomes`.
 
     Raises:
-        CommandError, InputError: a config's plan is refused, with its values; the folder is another sweep's or in use;
-            the ledger does not allow all configs. Then nothing is charged.
-        KeyboardInterrupt: stopped; what has not begun is given back.
+        CommandError, InputError: as :func:`sweep`; then nothing is charged.
+        KeyboardInterrupt: stopped; the table says how far each config has come.
     """
-    console = Screen(quiet=True) if console is None else console
-    keep_compiled_programs()
-    check_devices()
-    folder = folder.absolute()
-    sweep_folder.check_place(folder)
-    made = not folder.exists()
-    new = made or not any(folder.iterdir())
-    plans = _plans(grid)
-    about = {"grid": sweep_folder.relative(grid, folder)}
-    columns = ("cell", *grid.keys, "repeat", "status", "epsilon", "delta")
-    public = (*columns, "usable_for", *MEASURES)
-    try:
-        with (
-            contextlib.ExitStack() as undo,  # left last, when the folder is not locked
-            Table(folder / CONFIDENTIAL, (*public, "reason"), ("cell",), about) as table,
-        ):
-            if new:  # a sweep that was refused leaves nothing
-                undo.callback(sweep_folder.remove_unbegun, folder, made)
-            os.chmod(folder / CONFIDENTIAL, 0o700)
-            keep_in(folder / CONFIDENTIAL)
-            released = sweep_folder.released_folder(folder, about["grid"])
-            sweep = _Sweep(grid, plans, folder, table, allow_code, console)
-            sweep.tell()
-            reservations = sweep.reserved(again_lost)
-            undo.pop_all()
-            try:
-                sweep.run(workers, executor, pictures)
-            finally:
-                sweep.give_back(reservations)
-                done = sweep.done()
-                page = sweep_page.page(grid.name, released.day, grid.keys, done.rows, done.together, done.why)
-                shown = None if done.private_end else page
-                sweep_folder.publish(done.rows, shown, released, public)
-    finally:
-        keep_in(None)
-        sweep_folder.date(folder)
-    for line in sweep_page.lines(done.rows, done.together, done.why, len(done.private_end)):
-        console.print(line)
-    console.print(_where(done))
+    folder = (default_folder(grid.name) if out is None else Path(out)).absolute()
+    runs = [_planned(swept, folder, allow_code) for swept in grid.configs]
+    texts = {run.task.config: config_room.dump(run.swept.config, folder / CONFIDENTIAL) for run in runs}
+    _check_folder(folder, texts)
+    _check_ledgers(runs)
+    tell(f"sweep    {grid.name}: {len(runs)} configs over {', '.join(grid.keys) or 'repeats'}, in {folder}")
+    tell(f"privacy  {sweep_page.cost(*together(runs))}")
+    with alone(folder / CONFIDENTIAL):
+        os.chmod(folder / CONFIDENTIAL, 0o700)
+        begun = [path for path in texts if path.exists()]
+        released = RunFolder(folder, day_of(begun[0]) if begun else today())
+        for path in texts.keys() - begun:
+            released.write(f"{CONFIDENTIAL}/{path.name}", texts[path])
+        names = {run.task: str(run.swept) for run in runs}
+        statuses = {task: status_of(task.folder) for task in names}
+        try:
+            for task, end in outcomes(run_config, [task for task in names if statuses[task] is None], **workers):
+                statuses[task] = None if isinstance(end, Lost) else end
+                why = f"; why is in {task.reason}" if task.reason.exists() else ""
+                tell(f"{names[task]}: {statuses[task] or 'its worker died'}{why}")
+        finally:
+            done = _publish(grid, runs, statuses, released)
+            tell(_last_line(done))
     return done
 
 
-def _plans(grid: Grid) -> list[AnyPlan]:
-    """Return the plan of every config; configs that differ in nothing but their number share one."""
-    found: dict[str, AnyPlan] = {}
-    plans = []
-    for swept in grid.configs:
-        key = json.dumps(swept.values, sort_keys=True)
-        if key not in found:
-            try:
-                if swept.config.run is not None and swept.config.run.mesh is not None:
-                    raise InputError("run.mesh: a sweep gives each config one device; leave it out")
-                with config_room.run_device(swept.config):
-                    found[key] = config_room.make_plan(swept.config)
-                _check_charged(swept, found[key])
-            except InputError as error:
-                raise CommandError(
-                    f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run."
-                ) from None
-        plans.append(found[key])
-    return plans
+def _last_line(done: Swept) -> str:
+    """Return what is said at the end."""
+    if not done.rows:
+        where = done.folder / CONFIDENTIAL
+        return f"failed   why is in {where}. It may depend on the records: keep {done.folder} to yourself."
+    goes_on = "" if done.complete else f"; the same command with --out {done.folder} runs the rest"
+    return f"saved    {done.folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}"
 
 
-def _check_charged(swept: SweptConfig, plan: AnyPlan) -> None:
-    """Refuse a ledger of a config that it cannot charge."""
-    promise = swept.config.privacy
-    if promise is None or promise.ledger is None:
-        return
-    if plan.guarantee is None or promise.insecure_noise_seed is not None:
-        raise InputError(
-            "privacy.ledger: a run without a guarantee (privacy null, or known noise) cannot be charged; take the "
-            "ledger out, or make the run private"
-        )
+def _planned(swept: SweptConfig, folder: Path, allow_code: Collection[str]) -> _Run:
+    """Return a config with its plan."""
+    try:
+        with config_room.run_device(swept.config):
+            plan = config_room.make_plan(swept.config)
+    except InputError as error:
+        raise CommandError(f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run.") from None
+    name = f"{swept.number:04d}"
+    allowed = (*allow_code, *own_modules(swept.config))
+    return _Run(swept, plan, Task(folder / CONFIDENTIAL / f"{name}.yaml", folder / "configs" / name, allowed))
 
 
-class _Sweep:
-    """The configs of one start of a sweep."""
+def _check_folder(folder: Path, texts: dict[Path, str]) -> None:
+    """Refuse a folder that holds something else than this sweep."""
+    if checkpoint_around(folder) is not None:
+        raise CommandError(f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
+    begun = sorted((folder / CONFIDENTIAL).glob("*.yaml"))
+    for path in begun:
+        if path.read_text() != texts.get(path):
+            raise CommandError(f"--out: {folder} holds another sweep, as {path} shows; give its grid, or a new folder.")
+    if not begun and folder.is_dir() and {path.name for path in folder.iterdir()} - {CONFIDENTIAL}:
+        raise CommandError(f"--out: {folder} holds something else than a sweep; give a folder that is new or empty.")
 
-    def __init__(
-        self,
-        grid: Grid,
-        plans: list[AnyPlan],
-        folder: Path,
-        table: Table,
-        allow_code: tuple[str, ...],
-        console: Console,
-    ) -> None:
-        self._grid = grid
-        self._plans = plans
-        self._folder = folder
-        self._table = table
-        self._allowed = allow_code
-        self._console = console
-        self._tokens = folder / CONFIDENTIAL / "sent"
-        self._cells = folder / CELLS
-        self._again: dict[int, list[Path]] = {}
-        for path in sorted(self._cells.glob("*-again-*"), key=lambda p: (len(p.name), p.name)):
-            self._again.setdefault(int(path.name.partition("-")[0]), []).append(path)
-        self._ends: dict[int, str] = {}
-        self._dead: set[int] = set()
-        self._faults: set[int] = set()
 
-    def tell(self) -> None:
-        """Say what will be run and what it costs together."""
-        grid = self._grid
-        over = ", ".join(grid.keys) or "repeats alone"
-        each = f", {grid.repeats} repeats" if grid.repeats > 1 else ""
-        self._console.print(f"sweep    {grid.name}: {len(grid.configs)} configs over {over}{each}")
-        guarantee, why = together(list(zip(grid.configs, self._plans, strict=True)))
-        self._console.print(f"privacy  {sweep_page.cost(guarantee, why)}")
-
-    def folders(self, swept: SweptConfig) -> list[Path]:
-        """Return the folders of a config: its first, and one for each time that it was run again."""
-        return [self._cells / f"{swept.number:04d}", *self._again.get(swept.number, ())]
-
-    def folder(self, swept: SweptConfig) -> Path:
-        """Return the last folder of a config."""
-        return self.folders(swept)[-1]
-
-    def plan(self, swept: SweptConfig) -> AnyPlan:
-        """Return the plan of a config."""
-        return self._plans[swept.number - 1]
-
-    def reserved(self, again_lost: bool) -> dict[int, Reservation]:
-        """Make the folders of all configs that wait, and reserve their budget; all of them, or none.
-
-        Args:
-            again_lost: whether configs that were lost get a new folder and a further reservation.
-
-        Returns:
-            Number of a config -> its reservation, where it has a ledger.
-        """
-        self._tokens.mkdir(exist_ok=True, mode=0o700)
-        held: dict[int, Reservation] = {}
-        again: list[SweptConfig] = []
-        swept = None
-        try:
-            for swept in self._grid.configs:
-                folder = self.folder(swept)
-                status = status_of(folder)
-                if status == "lost" and again_lost:
-                    count = len(self.folders(swept))
-                    folder = folder.with_name(f"{swept.number:04d}-again-{count}")
-                    self._again.setdefault(swept.number, []).append(folder)
-                    again.append(swept)
-                    status = "waiting"
-                if status == "waiting":
-                    reservation = swept_config.make_run_folder(swept, self.plan(swept), folder)
-                    if reservation is not None:
-                        held[swept.number] = reservation
-        except BaseException as error:
-            self.give_back(held)
-            for one in again:  # or the next start would run it without being asked to
-                shutil.rmtree(self._again[one.number].pop(), ignore_errors=True)
-            if not isinstance(error, LedgerError):
-                raise
+def _check_ledgers(runs: Sequence[_Run]) -> None:
+    """Refuse configs that their ledger cannot charge, or has no room for."""
+    charged: dict[str, list[Guarantee]] = {}
+    for run in runs:
+        promise = run.swept.config.privacy
+        if promise is None or promise.ledger is None or (run.task.folder / CONFIG).exists():
+            continue
+        if run.guarantee is None:
             raise CommandError(
-                f"{str(error).removesuffix('.')}; the configs of a sweep are reserved together, so none was run "
-                f"(this is {swept})."
-            ) from None
-        return held
-
-    def give_back(self, held: dict[int, Reservation]) -> None:
-        """Void the reservations of configs that have not begun."""
-        for swept in self._grid.configs:
-            reservation = held.get(swept.number)
-            if reservation is not None and status_of(self.folder(swept)) == "waiting":
-                failed = swept_config.give_back(reservation)
-                if failed:
-                    note(f"{swept}: {failed} What its ledger holds for it stays reserved.")
-
-    def run(self, workers: int | None, executor: Executor | None, pictures: bool) -> None:
-        """Send every config that waits or was stopped, and take note of how each ends."""
-        configs = [swept for swept in self._grid.configs if status_of(self.folder(swept)) in ("waiting", "stopped")]
-        # Configs of one program follow one another: numbers alone compile nothing anew.
-        configs.sort(key=lambda swept: _structure(swept))
-        count = len(self._grid.configs)
-        number_of = {swept.number: swept for swept in configs}
-        sent = [
-            Sent(
-                swept.number,
-                self.folder(swept),
-                self._tokens / secrets.token_hex(8),
-                tuple(dict.fromkeys((*self._allowed, *own_modules(swept.config)))),
-                pictures,
+                f"privacy.ledger: {run.swept} has no guarantee (privacy null, or known noise), so it cannot be "
+                "charged; take the ledger out, or make the config private."
             )
-            for swept in configs
-        ]
-        finished = count - len(configs)
+        charged.setdefault(promise.ledger, []).append(run.guarantee)
+    for ledger, costs in charged.items():
+        with contextlib.suppress(UnsupportedCombination):  # then each run asks by itself
+            if not Ledger(ledger).fits(composed(costs)):
+                raise CommandError(
+                    f"privacy.ledger: {ledger} has no room for the {len(costs)} configs that are to be charged, and "
+                    "nothing was run; sweep over fewer values, or ask for a smaller privacy.epsilon."
+                )
+
+
+def together(runs: Sequence[_Run]) -> tuple[Guarantee | None, str]:
+    """Return (guarantee of whoever sees all configs, or None; why there is none)."""
+    costs = [run.guarantee for run in runs]
+    private = [cost for cost in costs if cost is not None]
+    if len(private) < len(costs):
+        return None, f"{len(costs) - len(private)} of {len(costs)} configs have no guarantee"
+    if len({run.plan.unit for run in runs}) > 1:
+        return None, "configs protect different units, records and owners"
+    try:
+        return composed(private), ""
+    except UnsupportedCombination as error:
+        return None, f"nothing covers all configs ({str(error).removesuffix('.')})"
+
+
+def _publish(grid: Grid, runs: Sequence[_Run], statuses: dict[Task, str | None], released: RunFolder) -> Swept:
+    """Write the table and the page, or remove them where a config failed."""
+    folder = released.folder
+    ended = {task: found or status_of(task.folder) for task, found in statuses.items()}
+    failed = "failed" in ended.values()
+    rows = [] if failed else [run.row(ended[run.task] or "unfinished") for run in runs]
+    done = Swept(folder, rows, *together(runs))
+    if failed:
+        for name in (RESULTS, sweep_page.FILE):
+            (folder / name).unlink(missing_ok=True)
+    else:
+        released.write(RESULTS, csv_of(tuple(rows[0]), rows))
+        released.write(sweep_page.FILE, sweep_page.page(grid.name, released.day, rows, done.together, done.why))
+    released.date(*(path for path in (folder / "configs", folder / CONFIDENTIAL, folder) if path.exists()))
+    return done
+
+
+#: JAX's settings and a process's output are not of one thread, so a process runs one config at a time.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def run_config(task: Task) -> str:
+    """Run a config as ``dpmcmc run`` does, or go on with it, in a worker; return its status.
+
+    The links of an executor may be open to others, and a refusal may name rows: why there is no result stays in a file.
+    """
+    said = io.StringIO()
+    refused: list[OverBudget] = []
+
+    def run() -> None:
+        begun = (task.folder / CONFIG).exists()
         try:
-            for one, end in outcomes(swept_config.carry_out, sent, workers=workers, executor=executor):
-                swept = number_of[one.number]
-                if isinstance(end, Lost):
-                    self._dead.add(swept.number)
-                    end = Ended(1, f"its worker died ({end.why})")
-                if end.code == 130:
-                    raise KeyboardInterrupt
-                if end.code:
-                    self._ends[swept.number] = swept_config.why_of(one, end)
-                if end.code == CODE:
-                    self._faults.add(swept.number)
-                finished += 1
-                status = self.note(swept)
-                shown = status if status not in (REFUSED, "failed") else "no release"
-                self._console.print(f"{finished:>4} of {count}  {swept}: {shown}")
-        finally:
-            shutil.rmtree(self._tokens, ignore_errors=True)
+            run_room.run(
+                None if begun else str(task.config),
+                [],
+                list(task.allow_code),
+                out=None if begun else str(task.folder),
+                resume=str(task.folder) if begun else None,
+                confidential=None,
+                per_record=False,
+                distributed=False,
+                quiet=True,
+                as_json=False,
+                pictures=False,
+            )
+        except OverBudget as error:
+            refused.append(error)
+            raise
 
-    def status(self, swept: SweptConfig) -> str:
-        """Return the status of a config as the table has it."""
-        found = status_of(self.folder(swept))
-        if found == "stopped" and swept.number in self._dead:
-            return "lost"
-        if found == "waiting" and swept.number in self._ends:
-            return "waiting" if swept.number in self._dead else REFUSED
-        return found
-
-    def note(self, swept: SweptConfig) -> str:
-        """Write the row of a config in the table of the data holder; return its status."""
-        status = self.status(swept)
-        row = self._row(swept, status) | {"reason": self._ends.get(swept.number, "")}
-        if status in DONE:
-            row |= sweep_scores.confidential_row(self.folder(swept))
-        self._table.add([row])
-        return status
-
-    def _row(self, swept: SweptConfig, status: str) -> Row:
-        said = swept_config.read_statement(self.folder(swept)) if status in DONE else {}
-        planned = self.plan(swept).guarantee if config_room.is_secret(swept.config) else None
-        epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
-        delta = said.get("delta") if said else getattr(planned, "delta", None)
-        values = {key: grids.text_of(value) for key, value in swept.values.items()}
-        return {
-            "cell": swept.number,
-            **values,
-            "repeat": swept.repeat,
-            "status": status,
-            "epsilon": None if epsilon is None else round_up(epsilon),
-            "delta": None if delta is None else repr(delta),
-        }
-
-    def done(self) -> Swept:
-        """Return the rows that may be released, and what the charged configs cost together."""
-        rows = []
-        charged = []
-        private = []
-        for swept in self._grid.configs:
-            status = self.status(swept)
-            row = self._row(swept, status)
-            if status in (REFUSED, "failed") or swept.number in self._faults:
-                private.append(swept.number)
-            if status in DONE:
-                row |= sweep_scores.released_row(self.folder(swept))
-            rows.append(row)
-            for folder in self.folders(swept):
-                if status_of(folder) in CHARGED:
-                    charged.append((swept, charge_of(self.plan(swept), folder)))
-        guarantee, why = together(charged)
-        return Swept(self._folder, rows, guarantee, why, private)
+    with _ONE_AT_A_TIME, contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = exit_code(run)
+    if code == STOPPED:
+        raise KeyboardInterrupt
+    status = status_of(task.folder) or ("refused" if refused else "failed")
+    task.reason.unlink(missing_ok=True)
+    if code:
+        task.reason.write_text(said.getvalue())
+    return status
 
 
-def _structure(swept: SweptConfig) -> tuple[str, ...]:
-    """Return the values of a config that are no numbers: configs that agree in them mostly share a program."""
-    return tuple(grids.text_of(value) if not isinstance(value, int | float) else "" for value in swept.values.values())
+def status_of(folder: Path) -> str | None:
+    """Return how the run in a folder has ended, as the files that its ``privacy.json`` lists tell.
 
-
-def _where(done: Swept) -> str:
-    if done.private_end:
-        configs = ", ".join(map(str, done.private_end[:10]))
-        more = " and more" if len(done.private_end) > 10 else ""
-        return (
-            f"saved    {done.folder / CONFIDENTIAL / RESULTS} says why configs {configs}{more} released nothing. "
-            f"It may depend on the records: keep {done.folder} to yourself."
-        )
-    left = [row for row in done.rows if row["status"] in ("waiting", "stopped", "lost")]
-    goes_on = f"; the rest goes on with: dpmcmc sweep --resume {done.folder}" if left else ""
-    return f"saved    {done.folder / sweep_page.FILE}{goes_on}"
+    =============  ====================================================================================
+    ``released``   draws that may be published
+    ``withheld``   no guarantee covers the draws, so they lie in ``confidential/``
+    ``diverged``   a chain left the range of floats, at a step that may be published
+    ``failed``     no draw was made, for a reason that depends on the records and may not be published
+    None           it has not ended
+    =============  ====================================================================================
+    """
+    said = read_table(folder / PRIVACY)
+    files = said.get(KEY)
+    if not isinstance(files, dict):
+        return None
+    if "draws.nc" in files:
+        return "released"
+    if "metrics.json" not in files:
+        return "failed"
+    return "withheld" if said.get("epsilon") is None else "diverged"

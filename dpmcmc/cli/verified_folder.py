@@ -171,7 +171,7 @@ def _of_draws(path: Path, plan: dict[str, Any], body: dict[str, Any]) -> Iterato
         draws = (body["steps"] - plan["burn_in"]) // plan["thin"]
     with open_regular(path) as stream, h5py.File(stream) as file:
         name = next(name for name in _RELEASED if name in file)
-        shapes = {leaf.shape[:2] for leaf in file[name].values() if leaf.ndim > 1}
+        shapes = {leaf.shape[:2] for leaf in file[name].values() if not leaf.is_scale}
         attributes = file[name].attrs
         said = {key: attributes.get(key) for key in ("epsilon", "delta", "adjacency")}
     if shapes != {(chains, draws)}:

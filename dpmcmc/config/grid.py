@@ -19,26 +19,38 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
+from annotated_types import Ge, Le, Len
 
 from dpmcmc.config import file
 from dpmcmc.config.model import Config
-from dpmcmc.config.refusals import ConfigError
-from dpmcmc.errors import meant
+from dpmcmc.config.refusals import ConfigError, invalid
 
 SECTION = "sweep"
-_KEYS = ("over", "together", "repeats")
-#: Configs of a grid, at most.
-MOST_CONFIGS = 10_000
-#: Keys that no grid changes: they name a config, or say what the configs are.
-_FIXED = ("name", SECTION)
-
 #: Dotted key -> value in one config.
 Values = dict[str, Any]
+#: Dotted key -> its values.
+Lists = dict[str, Annotated[list[Any], Len(1)]]
+
+
+class _Sweep(pydantic.BaseModel):
+    """The section ``sweep``."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    over: Lists = {}
+    together: list[Annotated[Lists, Len(1)]] = []
+    repeats: Annotated[pydantic.StrictInt, Ge(1), Le(10_000)] = 1
+
+
+class _Grid(pydantic.BaseModel):
+    """The section of a grid that other configs have not."""
+
+    sweep: _Sweep
 
 
 @dataclass(frozen=True)
@@ -68,16 +80,12 @@ class Grid:
     Attributes:
         name: of the config.
         keys: swept ones, in their order.
-        repeats: configs of each combination.
         configs: in their order.
-        about: what makes the grid: its values after overrides, and the folder that paths are relative to.
     """
 
     name: str
     keys: tuple[str, ...]
-    repeats: int
     configs: tuple[SweptConfig, ...]
-    about: dict[str, Any]
 
 
 def describe_values(values: Values) -> str:
@@ -88,7 +96,7 @@ def describe_values(values: Values) -> str:
 
 def text_of(value: object) -> str:
     """Return a value of a swept key as tables and messages write it."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def load(
@@ -96,7 +104,6 @@ def load(
     overrides: list[str] | None = None,
     *,
     allow_code: Collection[str] = (),
-    resumed: bool = False,
     note: Callable[[str], object] = lambda said: None,
 ) -> Grid:
     """Read a grid; arguments as of :func:`dpmcmc.config.load`.
@@ -113,7 +120,7 @@ def load(
         grid = of_values(values, base)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}", error.about) from None
-    why = file.IN_RUN if resumed else file.lying(where)
+    why = file.lying(where)
     for swept in grid.configs:
         file.refuse_foreign_code(where, swept.config, allow_code, why)
     return grid
@@ -121,34 +128,45 @@ def load(
 
 def of_values(values: dict[str, Any], base: Path) -> Grid:
     """Return the grid of a YAML's values; raises as :func:`load`."""
-    name = values.get("name")
-    plain = {key: value for key, value in values.items() if key != SECTION}
-    axes, repeats = _axes(values)
-    keys = tuple(key for axis in axes for key in axis[0])
-    count = math.prod(len(axis) for axis in axes) * repeats
-    if count > MOST_CONFIGS:
-        raise ConfigError.at(
-            SECTION,
-            f"makes {count:,} configs, and a sweep has at most {MOST_CONFIGS:,}; take fewer values, or several sweeps",
-        )
-    combinations = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
-    configs: list[SweptConfig] = []
-    for combined, config in combinations:
-        for repeat in range(1, repeats + 1):
-            number = len(configs) + 1
-            own = config.model_copy(update={"name": f"{name}-{number:04d}"})
-            configs.append(SweptConfig(number, combined, repeat, own))
-    _check_seeds(configs)
     try:
-        about = json.loads(json.dumps({"values": values, "base": str(base)}))
-    except (TypeError, ValueError):
-        raise ConfigError.at(SECTION, "holds a value that JSON has not, such as a date; quote it") from None
-    return Grid(str(name), keys, repeats, tuple(configs), about)
-
-
-def _combinations(axes: list[list[Values]]) -> Iterator[Values]:
+        section = _Grid.model_validate(values).sweep
+    except pydantic.ValidationError as error:
+        raise invalid(error, values) from None
+    axes = _axes(section)
+    keys = [key for axis in axes for key in axis[0]]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError.at(SECTION, f"{key} is swept twice; keep one of them")
+    if not keys and section.repeats == 1:
+        raise ConfigError.at(SECTION, "sweeps over nothing; give lists below over, or repeats above 1")
+    plain = {key: value for key, value in values.items() if key != SECTION}
+    configs: list[SweptConfig] = []
     for parts in itertools.product(*axes):
-        yield {key: value for part in parts for key, value in part.items()}
+        combined = {key: value for part in parts for key, value in part.items()}
+        config = _config(plain, combined, base)
+        if section.repeats > 1 and config.privacy is not None and config.privacy.insecure_noise_seed is not None:
+            raise ConfigError.at(
+                f"{SECTION}.repeats",
+                "repeats of one privacy.insecure_noise_seed are one run; sweep over the seed instead",
+            )
+        for repeat in range(1, section.repeats + 1):
+            number = len(configs) + 1
+            own = config.model_copy(update={"name": f"{values.get('name')}-{number:04d}"})
+            configs.append(SweptConfig(number, combined, repeat, own))
+    return Grid(str(values.get("name")), tuple(keys), tuple(configs))
+
+
+def _axes(section: _Sweep) -> list[list[Values]]:
+    """Return the axes of the grid, each a list of the values that its keys take together."""
+    axes = [[{key: value} for value in listed] for key, listed in section.over.items()]
+    for at, group in enumerate(section.together):
+        if len({len(listed) for listed in group.values()}) > 1:
+            counts = ", ".join(f"{key} has {len(listed)}" for key, listed in group.items())
+            raise ConfigError.at(
+                f"{SECTION}.together.{at}", f"lists that change together have one length ({counts}); make them equal"
+            )
+        axes.append([dict(zip(group, each, strict=True)) for each in zip(*group.values(), strict=True)])
+    return axes
 
 
 def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
@@ -159,99 +177,4 @@ def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
             file.assign(values, key, value, f"{SECTION}: {key}")
         return file.with_base(file.of_values(values), base)
     except ConfigError as error:
-        place: Any = plain
-        for part in error.about.split("."):
-            place = place.get(part) if isinstance(place, dict) else None
-        listed = isinstance(place, list) and error.about not in combined
-        hint = (
-            f" Values to sweep over are written sweep: {{over: {{{error.about}: {text_of(place)}}}}}." if listed else ""
-        )
-        raise ConfigError(f"{str(error).removesuffix('.')}{describe_values(combined)}.{hint}", error.about) from None
-
-
-def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
-    """Return the axes of the grid, each a list of the values that its keys take together, and the repeats."""
-    if SECTION not in values:
-        raise ConfigError.at(
-            SECTION,
-            "this section is required: it has the lists to sweep over, for example "
-            "{over: {privacy.epsilon: [1, 3]}, repeats: 10}",
-        )
-    section = values[SECTION]
-    if not isinstance(section, dict):
-        raise ConfigError.at(SECTION, f"must be a mapping with the keys {', '.join(_KEYS)}")
-    for key in section:
-        if key not in _KEYS:
-            raise ConfigError.at(
-                f"{SECTION}.{key}",
-                f"unknown key{meant(key, _KEYS)}; the keys are {', '.join(_KEYS)}, and a swept key such as "
-                "privacy.epsilon stands below over",
-            )
-    repeats = section.get("repeats", 1)
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-        raise ConfigError.at(f"{SECTION}.repeats", f"must be a whole number >= 1, got {repeats!r}")
-    over = _lists(section.get("over"), f"{SECTION}.over")
-    axes = [[{key: value} for value in listed] for key, listed in over.items()]
-    groups = section.get("together") or []
-    if not isinstance(groups, list):
-        raise ConfigError.at(
-            f"{SECTION}.together",
-            "must be a list of mappings, each of keys that change together",
-        )
-    for at, group in enumerate(groups):
-        where = f"{SECTION}.together.{at}"
-        lists = _lists(group, where)
-        lengths = {len(listed) for listed in lists.values()}
-        if len(lengths) != 1:
-            counts = ", ".join(f"{key} has {len(v)}" for key, v in lists.items())
-            raise ConfigError.at(
-                where,
-                f"lists that change together have one length ({counts or 'none is given'}); make them equal",
-            )
-        axes.append([dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)])
-    keys = [key for axis in axes for key in axis[0]]
-    for key in keys:
-        within = [other for other in keys if other.startswith(f"{key}.")]
-        if keys.count(key) > 1 or within:
-            raise ConfigError.at(
-                SECTION,
-                f"{key} is swept twice{f' (by {within[0]} too)' if within else ''}; keep one of them",
-            )
-    if not keys and repeats == 1:
-        raise ConfigError.at(SECTION, "sweeps over nothing; give lists below over, or repeats above 1")
-    return axes, repeats
-
-
-def _lists(given: object, where: str) -> dict[str, list[Any]]:
-    """Return the lists of a mapping of dotted keys."""
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise ConfigError.at(where, "must be a mapping of keys such as privacy.epsilon to lists of values")
-    for key, listed in given.items():
-        if key.partition(".")[0] in _FIXED or not all(key.split(".")):
-            raise ConfigError.at(where, f"{key} cannot be swept over; name a key such as privacy.epsilon")
-        if not isinstance(listed, list) or not listed:
-            raise ConfigError.at(
-                f"{where}.{key}",
-                f"must be a list of the values to sweep over, got {listed!r:.60}; a key with one value stands in its "
-                "own section",
-            )
-        for at, value in enumerate(listed):
-            if value in listed[:at]:
-                raise ConfigError.at(
-                    f"{where}.{key}",
-                    f"holds {text_of(value)} twice; runs that differ in their noise alone are written repeats",
-                )
-    return given
-
-
-def _check_seeds(configs: list[SweptConfig]) -> None:
-    """Refuse repeats of one insecure seed, which would all be one run."""
-    for swept in configs:
-        promise = swept.config.privacy
-        if swept.repeat > 1 and promise is not None and promise.insecure_noise_seed is not None:
-            raise ConfigError.at(
-                f"{SECTION}.repeats",
-                "repeats of one privacy.insecure_noise_seed are one run; sweep over the seed instead",
-            )
+        raise ConfigError(f"{str(error).removesuffix('.')}{describe_values(combined)}.", error.about) from None

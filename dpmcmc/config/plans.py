@@ -26,11 +26,10 @@ from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.engine.devices import on_device
 from dpmcmc.engine.mesh import mesh
-from dpmcmc.engine.work import work_of
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
+from dpmcmc.mechanisms import OPS, Hybrid
 from dpmcmc.mechanisms.label_posterior import plan_labels
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.own import is_ones_own
@@ -65,7 +64,7 @@ def data_request(config: Config) -> DataRequest:
     return request
 
 
-def load_data(config: Config, plan: AnyPlan | None = None) -> DataSet:
+def load_data(config: Config, plan: Plan | None = None) -> DataSet:
     """Return the config's records; raises as :func:`dpmcmc.data.load`.
 
     Args:
@@ -77,7 +76,7 @@ def load_data(config: Config, plan: AnyPlan | None = None) -> DataSet:
     return data_room.load(data_request(config), partitions=partitions)
 
 
-def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
+def make_plan(config: Config, num_records: int | None = None) -> Plan:
     """Return the plan a config stands for; reads no record.
 
     Args:
@@ -170,9 +169,7 @@ def _length(config: Config, n: int) -> Length:
         return run.counted(sampling, n)
 
 
-def _mechanism_plan(
-    config: Config, spec: DataSpec, target: Target, n: int, length: Length | None
-) -> Plan | MechanismPlan:
+def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, length: Length | None) -> Plan:
     """The plan of a one-shot mechanism, or of a hybrid."""
     epsilon, promise = _promise_of_mechanism(config)
     assert isinstance(config.mechanism, Derived)

@@ -12,15 +12,14 @@ from dpmcmc.config.refusals import ConfigError
 from dpmcmc.config.sections import keys
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.saved import SavedPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.released_files import CONFIG
 from dpmcmc.targets import TARGETS
 
 
-def load_released_plan(folder: Path, saved: SavedPlan, allow_code: Collection[str] = ()) -> tuple[AnyPlan, DataRequest]:
+def load_released_plan(folder: Path, saved: Plan, allow_code: Collection[str] = ()) -> tuple[Plan, DataRequest]:
     """Return (plan of a released run, public facts of its data); no file of data is opened.
 
     A sampler's plan is made again, since no file holds the noise of each step; whoever uses it compares its events with
@@ -58,7 +57,7 @@ def _unknown(folder: Path, why: str) -> InputError:
     )
 
 
-def _data(saved: SavedPlan) -> dict[str, Any]:
+def _data(saved: Plan) -> dict[str, Any]:
     """Return the values of a section ``data``, of a file that nobody opens."""
     known: dict[str, Any] = {"path": "record", "num_records": saved.num_records}
     if saved.schema is not None:
@@ -68,7 +67,7 @@ def _data(saved: SavedPlan) -> dict[str, Any]:
     return known | {name: target[name] for name in facts if name in target}
 
 
-def _values(saved: SavedPlan, data: dict[str, Any]) -> dict[str, Any]:
+def _values(saved: Plan, data: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a YAML that says what ``plan.json`` says.
 
     The file may be a stranger's, so a name in it is of this library or it is refused; no other code is imported.

@@ -28,10 +28,9 @@ from dpmcmc.diagnostics.objective import ObjectiveRelease, check_failure, releas
 from dpmcmc.diagnostics.per_record.account import Account, before_each_step
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
-from dpmcmc.mechanisms import MechanismPlan, ObjectivePerturbation
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.mechanisms import ObjectivePerturbation
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.saved import SavedPlan, SavedTarget
+from dpmcmc.planning.saved import SavedTarget
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_up
@@ -145,14 +144,13 @@ def personal_receipt(
     result: Result,
     record: PyTree,
     *,
-    plan: AnyPlan | None = None,
+    plan: Plan | None = None,
     failure: float = FAILURE,
 ) -> PersonalReceipt:
     """Return what a run has cost one record, from what it released and that record alone.
 
     Args:
-        result: of :func:`dpmcmc.sample` or :func:`dpmcmc.mechanisms.release`, with every step's draw (``thin=1``,
-            ``burn_in=0``), or from ``Result.load``.
+        result: of :func:`dpmcmc.sample`, with every step's draw (``thin=1``, ``burn_in=0``), or from ``dpmcmc.load``.
         record: encoded as those of the run, a pytree without the leading axis, such as ``{"x": (d,), "y": ()}``; a
             table of one row, or a mapping from column to value, if the plan has a schema.
         plan: of a sampler's run whose result was loaded, made again as it was; None: that of the result.
@@ -172,7 +170,7 @@ def personal_receipt(
 def of_encoded(
     result: Result,
     record: PyTree,
-    plan: AnyPlan,
+    plan: Plan,
     failure: float = FAILURE,
     moved: tuple[str, ...] = (),
 ) -> PersonalReceipt:
@@ -190,9 +188,9 @@ def of_encoded(
             "receipt",
         )
     check_failure(failure)
-    if isinstance(plan, Plan):
+    if plan.run is not None:
         return _of_steps(result, plan, guarantee, record, moved)
-    if plan.has_chains and isinstance(plan, SavedPlan):
+    if plan.has_chains:
         raise InputError(
             "plan: the result was loaded, and a folder does not hold the noise of each step; give plan=, made as that "
             "of the run, or use the command dpmcmc receipt",
@@ -309,7 +307,7 @@ def _start(account: Account, guarantee: Guarantee) -> PyTree:
 
 def _of_objective(
     result: Result,
-    plan: AnyPlan,
+    plan: Plan,
     guarantee: Guarantee,
     record: PyTree,
     failure: float,
@@ -347,17 +345,17 @@ def _of_objective(
     return PersonalReceipt(epsilon, worst, guarantee, failure=failure, moved=moved)
 
 
-def _objective_of(plan: AnyPlan, guarantee: Guarantee) -> tuple[Mapping[str, float], float]:
+def _objective_of(plan: Plan, guarantee: Guarantee) -> tuple[Mapping[str, float], float]:
     """Return (settled numbers, c that residuals are clipped to) of a release by objective perturbation.
 
     Raises:
         UnsupportedCombination: it is another release.
     """
     name = ObjectivePerturbation.__name__
-    if isinstance(plan, MechanismPlan) and isinstance(plan.mechanism, ObjectivePerturbation):
+    if plan.release is not None and isinstance(plan.mechanism, ObjectivePerturbation):
         return plan.settings, plan.mechanism.clip or 1.0
-    if isinstance(plan, SavedPlan) and plan.label == name and not isinstance(plan.target, SavedTarget):
-        return plan.stated["settings"], plan.sections["mechanism"].get("clip", 1.0)
+    if plan.saved is not None and plan.label == name and not isinstance(plan.target, SavedTarget):
+        return plan.saved.stated_plan["settings"], plan.sections["mechanism"].get("clip", 1.0)
     raise _refused(
         f"no formula is known for the loss of one record in {plan.label}; one is for a sampler's own run and for "
         f"{name}",

@@ -1,14 +1,14 @@
 """Executes a plan. It adds events; the room ``privacy.accounting`` makes ε of them.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
-``plans_together``  ``sample_all``: many plans that differ in numbers, as one program
-``work``          who carries out a plan, by its type
-``chains``        a sampler's plan, chunk by chunk;  ``chain_checks``, ``stages_before`` and ``commits`` of it
-``program``       the steps of a chunk: selection, query, sampler;  ``device_calls`` that take them, ``recorded`` sums
+``work``          work on the stages of a plan;  ``work_table`` who does it, by the type of the stage
+``metric_release``, ``one_shot``  stages that release once;  ``checked_records`` of a mechanism
+``chains``        a sampler's run;  ``chain_checks`` and ``commits`` of it
+``steps``         its steps, compiled, tested and taken chunk by chunk;  ``kept_draws`` of them
+``program``       the step of one chain: selection, query, sampler;  ``recorded`` sums of it
+``device_calls``  a chunk of steps of many chains;  ``lanes`` of chains, one a core;  ``rows_on_disk`` beyond memory
 ``compilation``   what is compiled of a program, and kept;  ``sizes`` of what is computed at a time
-``hardware``      kinds of device;  ``devices`` and the ``mesh`` of a run;  ``processes`` that share it
-``blocks``        chains laid out in blocks, and in ``lanes``, one a core
-``rows_on_disk``  records beyond memory;  ``drawn_ahead`` what a thread draws ahead
+``devices``       kinds of device;  the ``mesh`` of a run;  ``processes`` that share it
 ``partitions``    records of a table in partitions, of which sums alone are asked;  ``workers`` that compute on them
 ``self_test``     an executable's first steps beside those of a program that no cache served
 ``reservation``   a run's place in a ledger;  ``run_elsewhere`` what a run costs that went on elsewhere

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine.mesh import on_host
 from dpmcmc.errors import InputError, SaidByFirst
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.arrays import arrays_of
 from dpmcmc.storage.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ def several() -> bool:
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def check_alike(secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None) -> None:
+def check_alike(secret: bool, plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
     """Refuse processes that are not about to do the same.
 
     Args:
@@ -200,7 +200,7 @@ class CheckpointOfFirst:
         point: Point,
         step: int,
         states: PyTree,
-        traces: Sequence[CommittedDraws],
+        draws: CommittedDraws,
         steps: int,
         seconds: float,
     ) -> None:
@@ -208,7 +208,7 @@ class CheckpointOfFirst:
         whole = on_host(jax.tree.map(plain, states))
 
         def committed() -> None:
-            self._kept.commit(point, step, whole, traces, steps, seconds)
+            self._kept.commit(point, step, whole, draws, steps, seconds)
 
         said_by_first(committed)
 

@@ -93,7 +93,7 @@ def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:
         return None
     if plan.start is not None:
         raise InputError("starts: the run draws its own start; leave them out")
-    if plan.private is not None and plan.starts is None:
+    if plan.privacy is not None and plan.starts is None:
         raise InputError(
             "starts need a plan whose guarantee covers them: plan(..., after=the guarantee of their release); a public "
             "start belongs in the target's init"

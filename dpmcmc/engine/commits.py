@@ -1,4 +1,4 @@
-"""Commits of a run's steps to its checkpoint, and where a run that was stopped goes on.
+"""Commits of a run's steps to its checkpoint.
 
 A run without a checkpoint begins at its first step and commits nothing.
 """
@@ -6,50 +6,51 @@ A run without a checkpoint begins at its first step and commits nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from dpmcmc.engine.agreement import Kept
-from dpmcmc.engine.blocks import Blocks
-from dpmcmc.engine.lanes import Lane
+from dpmcmc.storage.commit import CommittedDraws, Point
+from dpmcmc.storage.pytree import PyTree
 
 
 class Commits:
-    """Commits of the one run whose chains are in these blocks, which are brought to its last commit.
+    """Commits of a run.
 
     Args:
-        blocks: about to take their steps.
         kept: checkpoint of the run, or None.
+        point: its last commit, or None where it begins.
+        shape: (places for chains, steps of a chunk).
+        chains: of the run.
+        steps: of the run.
     """
 
-    def __init__(self, blocks: Blocks, kept: Kept | None) -> None:
-        self._blocks = blocks
-        self._kept = kept
-        self._point = blocks.point
+    def __init__(self, kept: Kept | None, point: Point | None, shape: tuple[int, int], chains: int, steps: int) -> None:
+        self.kept = kept
+        self._point = point
+        self._steps = steps
         self._began = time.perf_counter()
-        if self._point is not None:
-            self._began -= self._point.seconds
-            blocks.restore(self._point)
+        if point is not None:
+            self._began -= point.seconds
         elif kept is not None:
-            self._point = kept.start((blocks.sizes.block, blocks.sizes.steps), len(blocks.traces))
+            self._point = kept.start(shape, chains)
 
     @property
     def seconds(self) -> float:
         """Seconds that the steps have taken, those before the run was stopped included."""
         return time.perf_counter() - self._began
 
-    def commit(self, lanes: Sequence[Lane], after: int, steps: int) -> None:
-        """Commit the steps that a block has taken, where that is due or the block is done.
+    def commit(self, states: list[PyTree], after: int, draws: CommittedDraws) -> None:
+        """Commit the steps that the chains have taken, where that is due or they are done.
 
         Args:
-            lanes: of the block.
-            after: its next step.
-            steps: in all.
+            states: of the chains of each lane.
+            after: their next step.
+            draws: what is kept of them.
         """
-        if self._kept is None or self._point is None or self._blocks.failed():
+        if self.kept is None or self._point is None:
             return
-        if after >= steps or self._kept.due(self._point, after):
-            joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(lane.states for lane in lanes))
-            self._kept.commit(self._point, after, joined, self._blocks.traces, steps, self.seconds)
+        if after >= self._steps or self.kept.due(self._point, after):
+            joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
+            self.kept.commit(self._point, after, joined, draws, self._steps, self.seconds)

@@ -1,145 +1,130 @@
-"""Lanes of a block: chains that one core computes, and the draws that are kept of them.
+"""Lanes of a CPU: chains that one core computes, few enough at a time for its cache, beside those of other cores.
 
-``blocks.py`` lays chains out in blocks, and takes this for one lane of a block.
+XLA takes a scan of small steps on one thread, so chains on one lane leave the other cores idle; and rows of many chains
+side by side do not fit a core's cache. 64 chains of logistic regression (N 32,561, d 109, batch 180) on two cores take
+so much of 64 times one chain's time:
+
+    a lane for each core, three chains at a time    0.66
+    a lane for each core, all of its chains         1.25
+    one lane, all chains                            1.85
+
+An accelerator has one lane, and takes all chains side by side; so does each device of a mesh.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator
+import math
+from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.engine.mesh import on_host
-from dpmcmc.engine.program import Cells
-from dpmcmc.engine.sizes import Sizes
-from dpmcmc.planning.plan import Plan
-from dpmcmc.storage.pytree import PyTree, length_of
+from dpmcmc.engine import sizes
+from dpmcmc.engine.mesh import CHAIN
+from dpmcmc.engine.program import Chain, Program
+from dpmcmc.storage.pytree import PyTree
+
+#: Bytes that the chains of a lane should work on at a time.
+_CACHE = 5 << 16
+#: So many chains side by side are up to twice as fast as one by one even where they work on more, unless each reads
+#: rows of its own alone.
+_FEW = 4
+#: Most bytes that chains side by side may work on.
+_MOST_WORK = 512 << 20
 
 
+class Layout(NamedTuple):
+    """How the chains of a run are laid out.
+
+    Attributes:
+        lanes: number of lanes.
+        chains: of a lane; a place beyond the last chain holds a copy of that one, which is not kept.
+        together: chains of a lane that take a chunk of steps side by side.
+    """
+
+    lanes: int
+    chains: int
+    together: int
+
+    @property
+    def places(self) -> int:
+        """Places for chains in all."""
+        return self.lanes * self.chains
+
+
+def layout_of(program: Program, count: int, each: int, places: int | None = None) -> Layout:
+    """Return the layout of so many chains.
+
+    Args:
+        program: of the chains.
+        count: number of chains.
+        each: bytes that one works on at a time (``sizes.chain_bytes``).
+        places: for chains, of a run that goes on; None: as many as suit.
+    """
+    if program.platform != "cpu" or program.mesh is not None:
+        devices = 1 if program.mesh is None else program.mesh.shape[CHAIN]
+        if places is None:
+            places = math.ceil(count / devices) * devices
+        return Layout(1, places, places // devices)
+    # Chains that read rows of their own, in place, have nothing in common but the program.
+    alone = program.slots < program.num_records and sizes.model_sums_rows(program)
+    most = max(_CACHE // each, min(1 if alone else _FEW, _MOST_WORK // each), 1)
+    if places is None:
+        lanes = min(sizes.cores(program.platform), count)
+        chains = math.ceil(count / lanes)
+        together = math.ceil(chains / math.ceil(chains / most))
+        places = lanes * math.ceil(chains / together) * together
+    lanes = _largest_part(places, sizes.cores(program.platform))
+    return Layout(lanes, places // lanes, _largest_part(places // lanes, most))
+
+
+def _largest_part(whole: int, most: int) -> int:
+    """Return the largest divisor that is no larger than ``most``."""
+    return max(part for part in range(1, min(whole, most) + 1) if whole % part == 0)
+
+
+@dataclass
 class Lane:
-    """Cells of a block that one core computes, in parallel with those of other lanes.
+    """Chains that one core computes.
 
     Attributes:
-        rows: traces of its cells; fewer than there are cells where these are padded.
-        cells: its cells.
+        chains: what the device is given about them.
         states: where they are.
-        supplies: what its chunks find in the place of records, one after another.
+        given: (chains, first step, noise of the steps) -> what a chunk is given in the place of records.
     """
 
-    def __init__(self, rows: list[KeptDraws], block: Cells, states: PyTree, sizes: Sizes) -> None:
-        self.rows = rows
-        self.cells = block
-        self.states = states
-        self.supplies: Iterator[PyTree] = iter(())
-        self._sizes = sizes
-
-    def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Noise and places to keep of the chunk that begins at this step."""
-        return lane_schedules(self.rows, self._sizes, first)
-
-    def close(self) -> None:
-        """End the threads that supply it.
-
-        A run that fails would leave them to the garbage collector, which may wait for them within a lock of theirs.
-        """
-        if isinstance(self.supplies, Generator):
-            # One that a thread is within at this moment ends with that thread.
-            with contextlib.suppress(ValueError):
-                self.supplies.close()
+    chains: Chain
+    states: PyTree
+    given: Callable[[Chain, int, np.ndarray], PyTree]
 
 
-def take_chunk(workers: Executor, executable: jax.stages.Compiled, lanes: list[Lane], first: int) -> list[list[PyTree]]:
-    """Take the steps of a chunk from ``first`` on, all lanes in parallel; returns what each keeps on the way."""
-
-    def take(lane: Lane) -> list[PyTree]:
-        noise, kept = lane.schedules(first)
-        results = executable(lane.states, lane.cells, np.int32(first), noise, kept, next(lane.supplies))
-        lane.states, *output = jax.block_until_ready(results)
-        return output
-
-    return list(workers.map(take, lanes))
-
-
-class KeptDraws:
-    """Draws and infos that are kept of one chain.
-
-    Attributes:
-        plan: what it runs.
-        pieces: kept (positions, info) of each chunk, leaves (draws, ...).
-        norm: of the last position seen.
-        failure: (step it was found to have diverged by, last finite norm), or None.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.pieces: list[PyTree] = []
-        self.norm = 0.0
-        self.failure: tuple[int, float] | None = None
-
-
-def joined(traces: list[KeptDraws]) -> PyTree:
-    """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
-    shape = len(traces), sum(length_of(piece) for piece in traces[0].pieces)
-    out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
-    for chain, trace in enumerate(traces):
-        begin = 0
-        while trace.pieces:
-            piece = trace.pieces.pop(0)
-            end = begin + length_of(piece)
-            for whole, part in zip(jax.tree.leaves(out), jax.tree.leaves(piece), strict=True):
-                whole[chain, begin:end] = part
-            begin = end
-    return out
-
-
-def split(states: PyTree, parts: int) -> list[PyTree]:
-    """States of a block as those of its parts, one after another."""
-    leaves, structure = jax.tree.flatten(states)
-    every = [jnp.split(leaf, parts) for leaf in leaves]
-    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
-
-
-def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
-    """Indices of the steps in [first, first + width) whose result is a kept draw."""
-    steps = np.arange(first, min(first + width, plan.steps))
-    since = steps + 1 - plan.burn_in
-    return steps[(since > 0) & (since % plan.thin == 0)]
-
-
-def lane_schedules(rows: list[KeptDraws], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
-    width = sizes.steps
-    noise = np.zeros((sizes.lane, width), np.float32)
-    kept = np.zeros((sizes.lane, sizes.room), np.int32)
-    for at, row in enumerate(rows):
-        own = row.plan.noise_std
-        # A chain that has done its steps does not move, whatever the noise.
-        noise[at] = own[np.minimum(np.arange(first, first + width), len(own) - 1)]
-        keep = kept_steps(row.plan, first, width)
-        kept[at, : len(keep)] = keep - first
-    return noise, kept
-
-
-def hand_out(
-    rows: list[KeptDraws],
+def take_chunk(
+    workers: Executor,
+    executable: jax.stages.Compiled,
+    lanes: list[Lane],
     first: int,
-    width: int,
-    output: PyTree,
-    finite: jax.Array,
-    norms: jax.Array,
-) -> None:
-    """Give every chain what it keeps of a chunk."""
-    counts = [len(kept_steps(row.plan, first, width)) for row in rows]
-    kept = on_host(output) if any(counts) else None
-    finite, norms = on_host((finite, norms))
-    for at, row in enumerate(rows):
-        if counts[at]:
-            # A copy, so that the rest of the chunk can go.
-            row.pieces.append(jax.tree.map(lambda leaf, at=at: leaf[: counts[at], at].copy(), kept))
-        if not finite[at] and row.failure is None:
-            row.failure = min(first + width, row.plan.steps), row.norm
-        row.norm = float(norms[at])
+    noise: np.ndarray,
+    kept: np.ndarray,
+) -> list[tuple]:
+    """Take the steps of a chunk on all lanes; return what each keeps of it.
+
+    Args:
+        workers: a thread for each lane: a CPU computes a call in the thread that makes it.
+        executable: of a chunk.
+        lanes: the lanes.
+        first: first step.
+        noise: of each step.
+        kept: offsets of the steps to keep.
+    """
+
+    def take(lane: Lane) -> tuple:
+        given = lane.given(lane.chains, first, noise)
+        lane.states, *output = executable(lane.states, lane.chains, np.int32(first), noise, kept, given)
+        return tuple(output)
+
+    if len(lanes) == 1:  # which an accelerator computes while the host goes on
+        return [take(lanes[0])]
+    return list(workers.map(lambda lane: jax.block_until_ready(take(lane)), lanes))

@@ -21,8 +21,8 @@ test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost,
 test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again,
 "draws saved before their cost", "resume with the same keys on another platform", "resume that forgets the charge"
 
-:func:`sample` is one life, and :func:`sample_all` one for each plan. ``dpmcmc run`` writes its files inside
-one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
+:func:`sample` is one life, and ``dpmcmc run`` writes its files inside one. ``work_table.py`` says who carries out each
+stage of a plan.
 
 Several processes live one life together. Process 0 alone reserves, begins, commits and settles, and the others wait for
 it (``processes.py``). So no process computes from a record before the budget is spent, and each is charged for all.
@@ -44,7 +44,6 @@ from jax.sharding import Mesh
 
 from dpmcmc.data.table_files import is_stored
 from dpmcmc.data.tables import load_table
-from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.agreement import CheckpointOfFirst, Kept, check_alike, keys_of_first, said_by_first
 from dpmcmc.engine.devices import Device, device_used, on_device
 from dpmcmc.engine.mesh import check_repeatable, checked, sizes
@@ -54,10 +53,11 @@ from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import check_mapped, mapped
 from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.saving import check_apart, check_unpublished, save
-from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.engine.work import Progress
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -99,7 +99,7 @@ class Life:
 
     def __init__(
         self,
-        plan: AnyPlan,
+        plan: Plan,
         *,
         key: Key = None,
         checkpoint: Checkpoint | str | Path | None = None,
@@ -212,17 +212,12 @@ class Life:
             planned = dataclasses.replace(planned, assumptions=assumptions)
         return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
 
-    def read(self, data: PyTree, starts: PyTree = None, like: Life | None = None) -> None:
-        """Read the records; see :func:`sample` for what is refused.
-
-        Args:
-            data, starts: as of :func:`sample`.
-            like: life that has read the same data for a plan of the same target and N, whose records are shared.
-        """
+    def read(self, data: PyTree, starts: PyTree = None) -> None:
+        """Read the records; see :func:`sample` for the arguments, and for what is refused."""
         with self._losses():
-            self._read(data, starts, like)
+            self._read(data, starts)
 
-    def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
+    def _read(self, data: PyTree, starts: PyTree) -> None:
         people = self._partitions(data)
         if people is None and self.plan.schema is not None and is_stored(data):
             data = load_table(data)  # once, for the records and for the ledger
@@ -230,7 +225,7 @@ class Life:
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:
             self._record = record_shapes(data)
-        self.work.read(data, starts, self.mesh, None if like is None else like.work)
+        self.work.read(data, starts, self.mesh, None)
         known: PyTree = data
         columns: Callable[[], dict[str, np.ndarray]]
         columns = functools.partial(self.plan.columns_of, given)
@@ -240,10 +235,8 @@ class Life:
             if self.reservation is not None or self._own is not None:
                 known = records.content
                 columns = records.known_columns
-        alike = None if like is not None else known
-        check_alike(self.secret, self.plan, (alike, starts), self.mesh)
-        if like is None:
-            said_by_first(lambda: self._identify(known, columns))
+        check_alike(self.secret, self.plan, (known, starts), self.mesh)
+        said_by_first(lambda: self._identify(known, columns))
         check_mapped(data)
         fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)
@@ -400,7 +393,7 @@ def _check_of_first(
 
 
 def sample(
-    plan: AnyPlan,
+    plan: Plan,
     data: PyTree,
     *,
     key: Key = None,

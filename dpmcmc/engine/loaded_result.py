@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
+from dpmcmc.engine.result import Result
+from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, UNCONSTRAINED
 from dpmcmc.errors import InputError, quoted
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -21,7 +21,8 @@ from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.permitted_uses import Verdict
-from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.saved import SavedRun, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.files import read_bytes, read_json
 from dpmcmc.storage.pytree import PyTree
@@ -30,27 +31,39 @@ from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
     import h5py
-from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, UNCONSTRAINED
-
-#: A Result, which this file only makes.
-_R = TypeVar("_R")
 
 
-def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
-    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
+def load(folder: str | Path, target: Target | None = None) -> Result:
+    """Return what ``Result.save``, or ``dpmcmc run``, has written: draws, guarantee, verdict and names.
+
+    The guarantee is computed again from its events.
+
+    Args:
+        folder: of the run.
+        target: the model, where it is of your own and the result is to predict.
+
+    Raises:
+        ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
+
+    Example:
+        >>> import dpmcmc
+        >>> dpmcmc.load("no/such/folder")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.InputError: no/such/folder: holds no result that can be loaded (there is no such folder); ...
+    """
+    place = Path(folder)
     try:
-        facts = read_json(folder / PRIVACY)
+        facts = read_json(place / PRIVACY)
+        check_result(place, facts)
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError, TypeError) as error:
-        raise _none_there(folder, error) from None
+        raise _none_there(place, error) from None
     try:
-        check_result(folder, facts)
-    except OSError as error:
-        raise _none_there(folder, error) from None
-    try:
-        result = _loaded(make, folder, facts, target)
+        return _read_result(place, facts, target)
     except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
-        raise _none_there(folder, error) from None
-    return result
+        raise _none_there(place, error) from None
 
 
 def _none_there(folder: Path, error: Exception) -> InputError:
@@ -60,39 +73,41 @@ def _none_there(folder: Path, error: Exception) -> InputError:
     return InputError(f"{said} result.save", "folder")
 
 
-def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
+def _read_result(folder: Path, facts: dict[str, Any], target: Target | None) -> Result:
     """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
     plan, judged = (read_json(folder / name) for name in ("plan.json", "metrics.json"))
-    held = _held(read_bytes(folder / "draws.nc"))
+    held = _read_groups(read_bytes(folder / "draws.nc"))
     name = next(name for name in (PATH, DRAWS, POSTERIOR) if name in held)
     released = _draws(held[name])
     positions = _draws(held[UNCONSTRAINED + name]) if UNCONSTRAINED + name in held else released
     stats = next((name for name in ("sample_stats", "path_stats") if name in held), None)
-    info = None if stats is None else held[stats].leaves
+    metric = held.get("metric")
     guarantee = Guarantee.from_json(facts) if facts["events"] else None
     leaf = jax.tree.leaves(released)[0]
-    saved = SavedPlan(
-        stated=plan,
+    run = SavedRun(
+        stated_plan=plan,
         stated_facts=facts,
-        target=target_of(plan) if target is None else target,
-        num_records=plan["num_records"],
         guarantee=guarantee,
         draws=leaf.shape[0] * leaf.shape[1],
-        verdict=Verdict.of_json(judged),
-        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
     )
-    evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return make(
+    saved = Plan(
+        target=target_of(plan) if target is None else target,
+        num_records=plan["num_records"],
+        stages=(run,),
+        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
+        verdict=Verdict.of_json(judged),
+    )
+    return Result(
         saved,
         released,
         positions,
-        info,
+        None if stats is None else held[stats].leaves,
         guarantee,
         {},
-        metric=_metric(held),
+        metric=None if metric is None else ReleasedMetric.of(metric.leaves, json.loads(str(metric.facts))),
         columns=held[name].columns,
-        evidence=evidence,
+        evidence=Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None,
     )
 
 
@@ -110,11 +125,11 @@ class _Held(NamedTuple):
     facts: str | None
 
 
-def _held(content: bytes) -> dict[str, _Held]:
+def _read_groups(content: bytes) -> dict[str, _Held]:
     """Return the groups of a ``draws.nc``, which may be a stranger's.
 
     A variable of ours lies in the file in one piece. So the file is at least as large as what is read from it, and one
-    that asks for more is refused before room is made.
+    that asks for more is refused before room is made. xarray would follow links and unpack what it finds.
 
     Raises:
         InputError: it asks for more than it holds, or leads elsewhere.
@@ -126,21 +141,24 @@ def _held(content: bytes) -> dict[str, _Held]:
     with h5py.File(io.BytesIO(content), "r") as file:
         for name in file:
             group = _own(file, name, h5py.Group)
-            inside = {inner: _own(group, inner, h5py.Dataset) for inner in group}
-            # A dimension is a variable too; of these, texts alone are read.
-            column = inside.pop("column", None)
-            named = column is not None and column.dtype.hasobject
-            arrays = {inner: one for inner, one in inside.items() if not one.is_scale}
-            for stored in (*arrays.values(), *([column] if named else [])):
-                room -= math.prod(stored.shape) * stored.dtype.itemsize
-            if room < 0:
-                raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
+            leaves: dict[str, np.ndarray] = {}
+            columns = None
+            for inner in group:
+                stored = _own(group, inner, h5py.Dataset)
+                if stored.is_scale and stored.dtype.kind in "iuf":  # a dimension: only its size counts
+                    continue
+                if stored.dtype.kind not in ("S" if stored.is_scale else "biuf"):
+                    raise InputError(f"draws.nc: {inner!r} holds something else than numbers or names")
+                room -= stored.nbytes
+                if room < 0:
+                    raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
+                array = stored[()]
+                if inner == "column":
+                    columns = tuple(row.tobytes().rstrip(b"\0").decode() for row in array)
+                elif not stored.is_scale:
+                    leaves[inner.removeprefix(_CLASHING)] = array.astype(bool) if "dtype" in stored.attrs else array
             told = "facts" in group.attrs and group.attrs.get_id("facts").shape == ()
-            found[name] = _Held(
-                {inner.removeprefix(_CLASHING): _array(stored) for inner, stored in arrays.items()},
-                _texts(column, len(content)) if named else None,
-                group.attrs["facts"] if told else None,
-            )
+            found[name] = _Held(leaves, columns, group.attrs["facts"] if told else None)
     return found
 
 
@@ -157,29 +175,8 @@ def _own(group: h5py.Group, name: str, kind: type) -> Any:
     return found
 
 
-def _array(stored: h5py.Dataset) -> np.ndarray:
-    """Return the numbers of a variable."""
-    if stored.dtype.kind not in "biuf":
-        raise InputError(f"draws.nc: {stored.name!r} holds no numbers")
-    array = stored[()]
-    return array.astype(bool) if "dtype" in stored.attrs else array
-
-
 #: netCDF begins the name of a variable with this where a dimension has the name too.
 _CLASHING = "_nc4_non_coord_"
-#: Bytes of texts that are read at a time, at most about.
-_TEXTS = 1 << 24
-
-
-def _texts(stored: h5py.Dataset, most: int) -> tuple[str, ...]:
-    """Return the texts of a variable; refuse longer ones than the file, as one that it names many times is."""
-    found: list[str] = []
-    step = max(1, _TEXTS // most)
-    for start in range(0, len(stored), step):
-        found += stored.asstr()[start : start + step].tolist()
-        if sum(map(len, found)) > most:
-            raise InputError(f"draws.nc asks for more than its {most:,} bytes")
-    return tuple(found)
 
 
 def _draws(group: _Held) -> PyTree:
@@ -192,10 +189,3 @@ def _draws(group: _Held) -> PyTree:
             inner = inner.setdefault(step, {})
         inner[last] = leaf
     return draws[ALONE] if list(draws) == [ALONE] else draws
-
-
-def _metric(held: dict[str, _Held]) -> ReleasedMetric | None:
-    if "metric" not in held:
-        return None
-    metric = held["metric"]
-    return ReleasedMetric.of(metric.leaves, json.loads(str(metric.facts)))

@@ -15,6 +15,7 @@ Each process of several holds the rows of its own devices (``processes.py``).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +24,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpmcmc.engine.hardware import platform_of
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import PyTree
 
@@ -108,6 +108,12 @@ def check_repeatable(mesh: Mesh | None) -> None:
         )
 
 
+def platform_of(mesh: Mesh | None) -> str:
+    """Return the platform that programs are compiled for: of a mesh, or without one of JAX's default device."""
+    devices = jax.device_put(np.float32(0)).devices() if mesh is None else set(mesh.devices.flat)
+    return next(iter(devices)).platform
+
+
 def sizes(mesh: Mesh | None) -> tuple[int, int]:
     """(devices along the chains, devices along the records)."""
     return (1, 1) if mesh is None else (mesh.shape[CHAIN], mesh.shape[DATA])
@@ -118,12 +124,8 @@ def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
 
     Rows are padded with zeros to a multiple of the axis.
     """
-    sharding = NamedSharding(mesh, PartitionSpec(axis))
 
     def one(leaf: np.ndarray | jax.Array) -> jax.Array:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = one(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
         rows = host.shape[0] + -host.shape[0] % mesh.shape[axis]
 
@@ -133,7 +135,28 @@ def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
             start, stop, _ = index[0].indices(rows)
             return np.pad(own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1))
 
-        return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, part)
+        return jax.make_array_from_callback((rows, *host.shape[1:]), NamedSharding(mesh, PartitionSpec(axis)), part)
+
+    return _words_first(one, tree)
+
+
+def on_every_device(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Arrays that every process has whole, as every device has them whole."""
+
+    def one(leaf: np.ndarray | jax.Array) -> jax.Array:
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, NamedSharding(mesh, PartitionSpec()), lambda index: host[index])
+
+    return _words_first(one, tree)
+
+
+def _words_first(place: Callable[[np.ndarray | jax.Array], jax.Array], tree: PyTree) -> PyTree:
+    """Place arrays, and keys by their words."""
+
+    def one(leaf: np.ndarray | jax.Array) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(place(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        return place(leaf)
 
     return jax.tree.map(one, tree)
 

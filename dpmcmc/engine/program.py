@@ -1,28 +1,24 @@
-"""Program of a chunk of steps: selection, query and sampler, for a block of cells, one chain of one plan each.
+"""Program of one chain of a plan: how a step selects records, asks the query and moves the sampler.
 
-A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
-randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
-one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records
-are arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``): others compile nothing.
+Noise, keys and records are arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``).
+So plans that differ in these alone have equal programs, and share what is compiled (``compilation.py``).
+``device_calls.py`` takes steps of many chains in one call.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.hardware import platform_of
-from dpmcmc.engine.mesh import DATA, sizes
+from dpmcmc.engine.mesh import CHAIN, DATA, on_every_device, platform_of, sizes, spread
 from dpmcmc.engine.recorded import going_on, recorded
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
-from dpmcmc.privacy.query.integer_noise import levels_of
-from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
@@ -31,49 +27,47 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.structure import Number, Structure
 from dpmcmc.targets.base import Target, target_offers
 
-
-class Traced:
-    """Functions of a program.
-
-    Attributes:
-        start: of a cell.
-        draw: of (cell, step, std of its noise).
-    """
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self.start = jax.jit(program.start, inline=True)
-        self.draw = jax.jit(self._draw)
-
-    def _draw(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
-        with traced_for(self._program.platform):
-            return self._program.draw(cell, jax.eval_shape(self.start, cell).position, t, noise_std)
-
-    def drawn(self, cells: Cells) -> DrawnRandomness:
-        """Shapes of the randomness of one step of one of these cells."""
-        cell = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), cells)
-        return jax.eval_shape(self.draw, cell, np.int32(0), np.float32(0))
-
-
 #: Randomness of queries, and the keys of the sampler's own.
 DrawnRandomness = tuple[StepRandomness, jax.Array]
-#: Numbers of steps, and the noise of each cell in them.
-Inputs = tuple[jax.Array, jax.Array]
 
 
-class Cells(NamedTuple):
-    """Numbers that the device is given about one chain of one plan, or, with a leading axis, about several."""
+class Chain(NamedTuple):
+    """What the device is given about one chain, or about several of a run.
+
+    Attributes:
+        numbers: of the plan that are arguments, by whose they are.
+        streams: keys of the run.
+        steps: of the run.
+        chain: number of the chain; with a leading axis of several.
+        start: where it starts, or None for the target's own; likewise.
+    """
 
     numbers: dict[str, Any]
     streams: Streams
-    chain: jax.Array
-    steps: jax.Array
+    steps: Any
+    chain: Any
     start: PyTree = None
+
+
+def placed(chains: Chain, mesh: Mesh | None) -> Chain:
+    """Return chains of NumPy arrays and keys as their devices have them."""
+    own = (chains.chain, chains.start)
+    common = (chains.numbers, chains.streams, chains.steps)
+    if mesh is None:
+        own, common = jax.tree.map(jnp.asarray, (own, common))
+    else:
+        own, common = spread(own, mesh, CHAIN), on_every_device(common, mesh)
+    return Chain(*common, *own)
+
+
+def of_each(own: Any, common: Any) -> Any:
+    """Return a :class:`Chain` that says ``own`` of what each chain has of its own, and ``common`` of the rest."""
+    return Chain(numbers=common, streams=common, steps=common, chain=own, start=own)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Compiled program of a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
+    """Program of a chain. Runs with equal programs share what is compiled, whatever their noise, keys and open numbers.
 
     Attributes:
         target, sampler: without their numbers.
@@ -82,7 +76,7 @@ class Program:
         clip: C where it is compiled in, open where it is an argument, or None without privacy.
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
-        levels: draws per coordinate of integer noise on each, all that its runs have; 0 without privacy.
+        levels: draws per coordinate of integer noise on each; 0 without privacy.
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
@@ -99,7 +93,7 @@ class Program:
     clip: float | Literal["open"] | None
     bits: tuple[int, int]
     second: SecondMoment | None
-    levels: tuple[tuple[int, ...], ...]
+    levels: tuple[int, ...]
     label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
@@ -138,7 +132,7 @@ class Program:
             clip=clip,
             bits=(plan.bits, plan.second_bits),
             second=plan.second,
-            levels=tuple((n,) for n in plan.levels),
+            levels=plan.levels,
             label_blind=plan.label_blind,
             coordinates=plan.coordinates,
             mesh=mesh,
@@ -151,41 +145,34 @@ class Program:
         if self.clip == "open":
             assert plan.privacy is not None
             query["clip"] = np.float32(plan.privacy.clip)
-        if any(len(among) > 1 for among in self.levels):
-            query["levels"] = np.array(plan.levels, np.int32)
         return {
             "target": self.target.numbers(target),
             "sampler": self.sampler.numbers(recorded(plan)),
             "query": query,
         }
 
-    def start(self, cell: Cells) -> PyTree:
-        """A cell's first state; depends on its keys, and on its start where it has one."""
-        key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
-        position = cell.start
+    def start(self, chain: Chain) -> PyTree:
+        """A chain's first state; depends on its keys, and on its start where it has one."""
+        key, dynamics = jax.random.split(chain.streams.at(chain.chain, 0).init)
+        position = chain.start
         if position is None:
-            position = self.target.fill(cell.numbers.get("target", ())).init(key)
-        return self.sampler.fill(cell.numbers.get("sampler", ())).init(dynamics, position)
+            position = self.target.fill(chain.numbers.get("target", ())).init(key)
+        return self.sampler.fill(chain.numbers.get("sampler", ())).init(dynamics, position)
 
-    @functools.cached_property
-    def traced(self) -> Traced:
-        """Functions of a cell, traced once."""
-        return Traced(self)
-
-    def query(self, cell: Cells) -> GradientQuery:
-        """A cell's access to the records, or on a mesh to a shard of them."""
+    def query(self, chain: Chain) -> GradientQuery:
+        """A chain's access to the records, or on a mesh to a shard of them."""
         shards = sizes(self.mesh)[1]
         return GradientQuery(
-            self.target.fill(cell.numbers.get("target", ())),
+            self.target.fill(chain.numbers.get("target", ())),
             self.num_records,
             self.batch_size,
-            cell.numbers["query"]["clip"] if self.clip == "open" else self.clip,
+            chain.numbers["query"]["clip"] if self.clip == "open" else self.clip,
             select_by(self.sampling, self.num_records, self.slots, shards, DATA),
             self.bits[0],
             second=self.second,
             second_bits=self.bits[1],
-            metric=self.sampler.fill(cell.numbers.get("sampler", ())).metric,
-            levels=levels_of(self.levels, cell.numbers.get("query", {}).get("levels")),
+            metric=self.sampler.fill(chain.numbers.get("sampler", ())).metric,
+            levels=self.levels,
             coordinates=self.coordinates,
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,
@@ -197,29 +184,29 @@ class Program:
         prepare = self.target.without().prepared
         return records if prepare is None else prepare(records)
 
-    def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
+    def draw(self, chain: Chain, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
-        keys = cell.streams.at(cell.chain, t)
-        return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
+        keys = chain.streams.at(chain.chain, t)
+        return self.query(chain).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
 
     def advance(
         self,
-        cell: Cells,
+        chain: Chain,
         state: PyTree,
         t: jax.Array,
         noise_std: jax.Array,
         records: PyTree,
         drawn: DrawnRandomness,
     ) -> tuple[PyTree, PyTree]:
-        """(state after step t, info); what is read at the end stays as it was where the cell has done all its steps."""
+        """(state after step t, info); what is read at the end stays where the chain has done all its steps."""
         draws, key = drawn
-        gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
-        following, info = self.sampler.fill(cell.numbers.get("sampler", ())).step(key, state, gradient, t)
-        return going_on(t < cell.steps, following, state), info
+        gradient = self.query(chain).answer(state.position, records, draws, noise_std, t)
+        following, info = self.sampler.fill(chain.numbers.get("sampler", ())).step(key, state, gradient, t)
+        return going_on(t < chain.steps, following, state), info
 
     def step(
         self,
-        cell: Cells,
+        chain: Chain,
         state: PyTree,
         t: jax.Array,
         noise_std: jax.Array,
@@ -227,21 +214,18 @@ class Program:
     ) -> tuple[PyTree, PyTree]:
         """One step alone, drawn and taken."""
         return self.advance(
-            cell,
+            chain,
             state,
             t,
             noise_std,
             records,
-            self.draw(cell, state.position, t, noise_std),
+            self.draw(chain, state.position, t, noise_std),
         )
 
 
-def rung(size: int, octave: int) -> int:
-    """Return the least size of a ladder that is no smaller, of so many sizes (a power of two) from one to its double.
-
-    Sizes below ``octave`` are all on the ladder.
-    """
-    grain = 1 << max(size.bit_length() - octave.bit_length(), 0)
+def rung(size: int) -> int:
+    """Return the least size of a ladder that is no smaller; it has eight sizes from one power of two to the next."""
+    grain = 1 << max(size.bit_length() - 4, 0)
     return size + -size % grain
 
 
@@ -252,5 +236,5 @@ def _slots(plan: Plan) -> int:
     """
     if not isinstance(plan.sampling, Poisson):
         return plan.slots
-    size = rung(plan.slots, 8)
+    size = rung(plan.slots)
     return size if size < plan.num_records else plan.slots

@@ -158,7 +158,7 @@ def recorded(plan: Plan) -> Sampler | Recorded:
 
 
 def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
-    """Return the state after a step; position and scatter, which are read at the end, stay where the cell is done.
+    """Return the state after a step; position and scatter, which are read at the end, stay where the chain is done.
 
     Other leaves, such as a sampler's matrices, would be copied in every step for nothing. A state that computes its
     position stays as a whole: steps that are not charged must not decide whether a chain has diverged.
@@ -174,7 +174,7 @@ def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
 
 
 def with_scatter(output: PyTree, states: PyTree) -> PyTree:
-    """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, cells, d, d).
+    """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, chains, d, d).
 
     The last chunk with a draw has the scatter of all blocks, for a block is done where a draw is kept.
     """

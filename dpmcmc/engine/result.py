@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import json
 import math
 import warnings
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.tables import Table, is_table, refuse_no_schema
-from dpmcmc.engine.loaded_result import load
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
@@ -36,12 +34,11 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import PathPosterior, Trace
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import of_draws
+from dpmcmc.planning.verdict import of_result
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.circumstances import Circumstances
@@ -52,12 +49,11 @@ from dpmcmc.report.page import Context, page
 from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.report.summary import ROWS, Posterior, Summary
 from dpmcmc.report.words import title
-from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
 from dpmcmc.storage.surroundings import check_free
-from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
+from dpmcmc.targets.base import bind, record_shapes, target_offers
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.predicting import by_row
 
@@ -128,7 +124,7 @@ class Result:
         (5,)
     """
 
-    plan: AnyPlan
+    plan: Plan
     released: PyTree
     positions: PyTree
     info: PyTree
@@ -233,7 +229,7 @@ class Result:
     def steps_per_second(self) -> float | None:
         """Steps of all chains together, per second of running; None of a mechanism's release, and of a copy."""
         plan = self.plan
-        if not isinstance(plan, Plan) or "run" not in self.wall_seconds:
+        if plan.run is None or "run" not in self.wall_seconds:
             return None
         return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 
@@ -261,7 +257,7 @@ class Result:
 
         Draws of a chain may be reported if its iterates mix, or if a posterior follows from its path.
         """
-        found = of_draws(self.plan, self.diagnostics, self.metric)
+        found = of_result(self.plan, self.diagnostics, self.metric)
         broken = breakdown(
             self.plan.target,
             self.positions,
@@ -468,18 +464,19 @@ class Result:
 
     def save(
         self,
-        folder: str | Path,
+        folder: str | Path | RunFolder,
         *,
         public: bool = False,
         day: datetime.date | None = None,
     ) -> Path:
         """Write ``privacy.json``, ``plan.json`` and then draws and verdict into a folder: no draw without what it cost.
 
-        It holds no key and no record; :meth:`load` reads it. A folder is one result. ``privacy.json`` has the SHA-256
-        digests of the other files once all are there, so a kill at any moment leaves a whole result or none.
+        It holds no key and no record; :func:`dpmcmc.load` reads it. A folder is one result. ``privacy.json`` has the
+        SHA-256 digests of the other files once all are there, so a kill at any moment leaves a whole result or none.
 
         Args:
-            folder: new or empty. Without a finite guarantee what is made is readable by its owner alone.
+            folder: new or empty. Without a finite guarantee what is made is readable by its owner alone. A run that
+                adds files of its own gives its RunFolder, states the cost and the plan in it before, and seals it.
             public: whether the records are public, so that draws without a guarantee may be published too.
             day: that the files bear, on which the run began; None: today.
 
@@ -487,59 +484,32 @@ class Result:
             ValueError: the folder holds something, or lies in a checkpoint.
             OSError: it cannot be written.
         """
+        if isinstance(folder, RunFolder):
+            return self._write(folder, None)
         check_free(folder)
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
-        run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
+        opened = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
         said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         circumstances = Circumstances.of_plan(self.plan, public)
-        drawn = netcdf(self)
-        shown = self.page(Context(title(self.plan), run_folder.day, circumstances=circumstances))
-        run_folder.make()
-        run_folder.state(said)
-        run_folder.json(
-            "plan.json",
-            self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json(),
-        )
-        run_folder.write("draws.nc", drawn)
-        self.write_trace(run_folder)
-        run_folder.json(
-            "metrics.json",
-            {**self.diagnostics, **self.verdict.to_json(), "device": self.device},
-        )
-        run_folder.write(PAGE, shown)
-        run_folder.seal(said)
-        return run_folder.folder
+        opened.state(said)
+        opened.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json())
+        self._write(opened, circumstances)
+        opened.seal(said)
+        return opened.folder
 
-    @classmethod
-    def load(cls, folder: str | Path, target: Target | None = None) -> Result:
-        """Return what :meth:`save`, or ``dpmcmc run``, has written: draws, guarantee, verdict and names.
-
-        The guarantee is computed again from its events.
-
-        Args:
-            folder: of the run.
-            target: the model, where it is of your own and the result is to predict.
-
-        Raises:
-            ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
-        """
-        return load(cls, Path(folder), target)
-
-    def write_trace(self, run_folder: RunFolder) -> None:
-        """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""
+    def _write(self, folder: RunFolder, circumstances: Circumstances | None) -> Path:
+        """Write draws, what rests on them, and what is said of them; return the folder."""
+        folder.write("draws.nc", netcdf(self))
         if self.evidence is not None:
-            run_folder.write(EVIDENCE_FILE, self.evidence.content())
+            folder.write(EVIDENCE_FILE, self.evidence.content())
         if self.means is not None:
-            with contextlib.suppress(UnsupportedCombination):
-                run_folder.write(TRACE_FILE, self.trace.content())
+            with contextlib.suppress(UnsupportedCombination):  # no posterior follows from the path
+                folder.write(TRACE_FILE, self.trace.content())
+        folder.json("metrics.json", {**self.diagnostics, **self.verdict.to_json(), "device": self.device})
+        folder.write(PAGE, self.page(Context(title(self.plan), folder.day, circumstances=circumstances)))
+        return folder.folder
 
 
 def netcdf(result: Result) -> bytes:
     """Return the content of ``draws.nc``: groups for ArviZ, with guarantee and verdict as attributes."""
-    return content(result._groups(), result.guarantee, result.metric, result.columns)
-
-
-def write_json(path: Path, body: object, mode: int = 0o644) -> None:
-    """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
-    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text), mode)
+    return content(datasets(result._groups(), result.guarantee, result.columns), result.metric)

@@ -15,7 +15,6 @@ known. Its groups are:
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +28,6 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
-    import h5netcdf
     import xarray
 
 
@@ -113,41 +111,19 @@ def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str |
     return {"guarantee": str(guarantee), **stated, **uses}
 
 
-def content(
-    held: Mapping[str, Group],
-    guarantee: Guarantee | None,
-    metric: ReleasedMetric | None,
-    columns: Sequence[str] | None,
-) -> bytes:
-    """Return a netCDF file of groups, each with guarantee and verdict as attributes.
-
-    Args:
-        held: groups by name.
-        guarantee: of the run, or None.
-        metric: that it released, the group ``metric``: its arrays, and an attribute ``facts`` of JSON; or None.
-        columns: names of the columns of the records, or None.
-    """
-    import h5netcdf  # imported here: it takes a tenth of a second, and planning does not need it
-
-    stored = io.BytesIO()  # in memory, since HDF5 crashes where the disk fills up
-    with h5netcdf.File(stored, "w") as file:
-        for name, (leaves, verdict) in held.items():
-            _write(file, name, _variables(leaves, _columns_of(name, columns)))
-            file[name].attrs.update(attributes(guarantee, verdict))
-        if metric is not None:
-            arrays = metric.arrays().items()
-            _write(file, "metric", {name: (("row", "column"), a) for name, a in arrays})
-            file["metric"].attrs["facts"] = json.dumps(metric.facts())
-    return stored.getvalue()
-
-
 def datasets(
     held: Mapping[str, Group],
     guarantee: Guarantee | None,
     columns: Sequence[str] | None,
 ) -> dict[str, xarray.Dataset]:
-    """Return groups as data sets; arguments as of :func:`content`."""
-    import xarray  # takes half a second
+    """Return groups as data sets, each with guarantee and verdict as attributes.
+
+    Args:
+        held: groups by name.
+        guarantee: of the run, or None.
+        columns: names of the columns of the records, or None.
+    """
+    import xarray  # takes a third of a second, and planning does not need it
 
     return {
         name: xarray.Dataset(
@@ -158,27 +134,32 @@ def datasets(
     }
 
 
+def content(made: Mapping[str, xarray.Dataset], metric: ReleasedMetric | None) -> bytes:
+    """Return a netCDF file of data sets, the same bytes for the same values.
+
+    Texts are arrays of characters, so that all that is read lies in the file itself.
+
+    Args:
+        made: data sets by the name of their group.
+        metric: that the run released, the group ``metric``: its arrays, and an attribute ``facts`` of JSON; or None.
+    """
+    import xarray
+
+    groups = dict(made)
+    if metric is not None:
+        matrices = {name: (("row", "column"), array) for name, array in metric.arrays().items()}
+        groups["metric"] = xarray.Dataset(matrices, attrs={"facts": json.dumps(metric.facts())})
+    texts = {
+        f"/{name}": {text: {"dtype": "S1"} for text, variable in group.variables.items() if variable.dtype.kind == "U"}
+        for name, group in groups.items()
+    }
+    # In memory, since HDF5 crashes where the disk fills up.
+    return bytes(xarray.DataTree.from_dict(groups).to_netcdf(engine="h5netcdf", encoding=texts))
+
+
 def _columns_of(name: str, columns: Sequence[str] | None) -> Sequence[str] | None:
     """Return names of columns, which statistics of steps do not have."""
     return None if name.endswith("_stats") else columns
-
-
-def _write(file: h5netcdf.File, name: str, variables: Variables) -> None:
-    """Write a group; netCDF knows no booleans, and marks them as xarray does."""
-    import h5py
-
-    group = file.create_group(name)
-    for variable, (dimensions, array) in variables.items():
-        for dimension, size in zip(dimensions, array.shape, strict=True):
-            if dimension not in group.dimensions:
-                group.dimensions[dimension] = size
-        if array.dtype.kind == "U":
-            group.create_variable(variable, dimensions, h5py.string_dtype(), data=array.astype(object))
-        elif array.dtype == bool:
-            made = group.create_variable(variable, dimensions, data=array.astype(np.int8))
-            made.attrs["dtype"] = "bool"
-        else:
-            group.create_variable(variable, dimensions, data=array)
 
 
 def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -88,7 +88,7 @@ class Table:
             if self._about is not None:
                 self._check_about(self._about)
             if self.path.exists():
-                for row in read_rows(self.path, self.columns):
+                for row in _read_rows(self.path, self.columns):
                     self._rows[self._key_of(row)] = row
             self._open = stack.pop_all()
         return self
@@ -101,13 +101,13 @@ class Table:
         """Rows in the order in which they were first added; every value is a text, empty where there is none."""
         return list(self._rows.values())
 
-    def has(self, cell: Mapping[str, Any]) -> bool:
-        """Whether the table has the row of a cell, given by the columns of the key."""
-        return self._key_of(cell) in self._rows
+    def has(self, task: Mapping[str, Any]) -> bool:
+        """Whether the table has the row of a task, given by the columns of the key."""
+        return self._key_of(task) in self._rows
 
-    def row(self, cell: Mapping[str, Any]) -> Row | None:
-        """Return the row of a cell, or None."""
-        return self._rows.get(self._key_of(cell))
+    def row(self, task: Mapping[str, Any]) -> Row | None:
+        """Return the row of a task, or None."""
+        return self._rows.get(self._key_of(task))
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows, each in the place of one with its key; they are on the disk when this returns."""
@@ -116,17 +116,9 @@ class Table:
         text = csv_of(self.columns, self._rows.values())
         write_atomically(self.path, lambda path: path.write_bytes(text.encode()))
 
-    def arrange(self, order: Callable[[list[Row]], list[Row]]) -> None:
-        """Write the rows in the order that a function returns them in."""
-        self._rows = {self._key_of(row): row for row in order(self.rows)}
-        self.add([])
-
     def _key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the key of a row; 1, 1.0 and a text of either are one value of it."""
-        values = (number_of(row[name]) for name in self._key)
-        return tuple(
-            str(int(value)) if isinstance(value, float) and value.is_integer() else text_of(value) for value in values
-        )
+        return tuple(str(number_of(text_of(row[name]))) for name in self._key)
 
     def _check_about(self, about: Mapping[str, Any]) -> None:
         path = self.folder / ABOUT
@@ -138,11 +130,11 @@ class Table:
         before = read_table(path)
         if not before:
             raise InputError(f"--out: {path} is damaged; give another folder, or remove that one")
-        changed = difference(before, now)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         if changed:
             raise InputError(
-                f"--out: {self.folder} holds results of another configuration ({changed}); give another folder, or "
-                "remove that one"
+                f"--out: {self.folder} holds results of another configuration, which differs in {', '.join(changed)}; "
+                "give another folder, or remove that one"
             )
 
 
@@ -161,12 +153,12 @@ def text_of(value: object) -> str:
 _FORMULA = ("=", "+", "-", "@")
 
 
-def number_of(value: object) -> object:
-    """Return the number that a text is, or what was given."""
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):
-            return float(value)
-    return value
+def number_of(text: str) -> float | str:
+    """Return the number that a text is, or the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def numbers(row: Mapping[str, Any]) -> Row:
@@ -183,11 +175,11 @@ def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def read_rows(path: Path, columns: Sequence[str], option: str = "--out") -> list[Row]:
+def _read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     """Return the rows of a table as texts.
 
     Raises:
-        InputError: it cannot be read, or lacks a column; named by the option that it was found by.
+        InputError: it cannot be read, or lacks a column.
     """
     try:
         with open_text(path, newline="") as file:
@@ -196,21 +188,7 @@ def read_rows(path: Path, columns: Sequence[str], option: str = "--out") -> list
             rows = list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{option}: {path} cannot be read ({reason}); make it anew") from None
+        raise InputError(f"--out: {path} cannot be read ({reason}); make it anew") from None
     if missing:
-        raise InputError(f"{option}: {path} has no column {', '.join(sorted(missing))}; make it anew")
+        raise InputError(f"--out: {path} has no column {', '.join(sorted(missing))}; make it anew")
     return rows
-
-
-def difference(before: Any, now: Any, where: str = "") -> str:
-    """Return the first place where two trees of plain values differ, in words; empty where they do not."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in [*before, *(name for name in now if name not in before)]:
-            path = f"{where}.{name}" if where else str(name)
-            if name not in before or name not in now:
-                return f"{path} was {'there' if name in before else 'not there'} before"
-            found = difference(before[name], now[name], path)
-            if found:
-                return found
-        return ""
-    return "" if before == now else f"{where} was {before!r}, and is {now!r}"

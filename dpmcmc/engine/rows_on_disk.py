@@ -3,9 +3,9 @@
     x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
     dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
 
-The records of a chunk of steps depend on keys and public numbers alone, so the device draws them, a thread reads
-those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three
-chunks; what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
+The records of a chunk of steps depend on keys and public numbers alone. So the device draws them, the host reads those
+rows, and the device takes the steps on them. Memory holds the rows of one chunk for each lane; what is mapped is given
+back as it is used. Rows are float32 or int32 when they reach the device.
 
 On a mesh a process reads the rows of its own devices' shards.
 
@@ -19,7 +19,7 @@ thrown away where its stamps have changed (``storage/stamps.py``), and the run e
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpmcmc.engine.compilation import Compiled
-from dpmcmc.engine.drawn_ahead import DrawnAhead, one_ahead
 from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
-from dpmcmc.engine.program import Cells, DrawnRandomness, Program
+from dpmcmc.engine.program import Chain, DrawnRandomness
 from dpmcmc.engine.workers import LostPartition
 from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.sampling import shard_rows
@@ -79,21 +77,8 @@ def check_mapped(records: PyTree) -> None:
         check_unchanged(getattr(leaf, "seen", {}))
 
 
-def supply_of(program: Program, functions: Compiled, records: PyTree) -> Supply | DrawnAhead | None:
-    """Return the maker of what each chunk is given, or None where that is the records alone.
-
-    Args:
-        program: of the chunk.
-        functions: of the program.
-        records: prepared, or those on disk.
-    """
-    if program.supplied:
-        return Supply(records, functions.draw, program.mesh)
-    return DrawnAhead(records, functions.draw) if functions.ahead else None
-
-
 class Supply:
-    """Rows of the batches of one chunk after another, read ahead.
+    """Rows of the batches of one chunk after another.
 
     Args:
         records: pytree of NumPy arrays, some of them memory-mapped.
@@ -107,13 +92,15 @@ class Supply:
         draw: Callable[..., DrawnRandomness],
         mesh: Mesh | None = None,
     ) -> None:
+        # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
+        jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), records)
         self._records = records
         self._draw = draw
         self._mesh = mesh
 
-    def shapes(self, cells: Cells, noise_std: np.ndarray) -> PyTree:
-        """Shapes of what :meth:`chunks` yields."""
-        draws, keys = jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
+    def shapes(self, chains: Chain, noise_std: np.ndarray) -> PyTree:
+        """Shapes of what :meth:`read` returns."""
+        draws, keys = jax.eval_shape(self._draw, chains, np.int32(0), noise_std)
         indices, mask = draws.batch
         assert indices is not None
         assert mask is not None
@@ -126,20 +113,18 @@ class Supply:
             draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def chunks(self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]) -> Iterator[PyTree]:
-        """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
+    def read(self, chains: Chain, first: int, noise_std: np.ndarray) -> PyTree:
+        """Return (rows, draws) of a chunk.
 
         Args:
-            cells: block of them.
-            firsts: first steps.
-            schedules: first step -> (noise of the chunk, (cells, steps); anything else).
-        """
-        # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
-        jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
-        return one_ahead(lambda first: self._read(cells, first, schedules(first)[0]), firsts, "rows")
+            chains: of a lane.
+            first: first step of the chunk.
+            noise_std: of each step.
 
-    def _read(self, cells: Cells, first: int, noise_std: np.ndarray) -> PyTree:
-        draws, keys = self._draw(cells, np.int32(first), noise_std)
+        Raises:
+            LostPartition: a file has changed since it was checked.
+        """
+        draws, keys = self._draw(chains, np.int32(first), noise_std)
         indices, mask = draws.batch
         assert indices is not None
         assert mask is not None

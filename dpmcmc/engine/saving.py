@@ -16,7 +16,7 @@ from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.files import read_json
-from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, check_result, digest
+from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, digest, is_sealed
 from dpmcmc.storage.surroundings import check_free, inside, results_around
 
 
@@ -41,7 +41,7 @@ def check_apart(
                 f"elsewhere, or below {Path(out) / CONFIDENTIAL}"
             )
     goes_on = "checkpoint" in given and (given["checkpoint"] / "run.json").exists()
-    if not goes_on or _digest_of_draws(Path(out)) is None:
+    if not (goes_on and is_sealed(Path(out))):
         check_free(out)
 
 
@@ -78,27 +78,14 @@ def _paths(
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:
     """Save a result whose cost is spent, unless an earlier start has; where that fails, the caller still gets it."""
+    folder = Path(out)
     try:
-        if _digest_of_draws(Path(out)) != digest(netcdf(result)):
-            result.save(out, day=day)
-    except OSError as error:
-        _not_saved(f"{error.filename or out}: {error.strerror or error}")
-    except InputError as error:
-        _not_saved(str(error))
-
-
-def _not_saved(why: str) -> None:
-    warnings.warn(
-        f"out: the result could not be saved ({why}); it is returned, so save it elsewhere with result.save(folder).",
-        stacklevel=4,
-    )
-
-
-def _digest_of_draws(folder: Path) -> str | None:
-    """Return the digest of the draws of the whole result that lies in a folder, or None."""
-    try:
-        said = read_json(folder / PRIVACY)
-        check_result(folder, said)
-        return str(said[KEY]["draws.nc"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+        if not is_sealed(folder) or read_json(folder / PRIVACY)[KEY].get("draws.nc") != digest(netcdf(result)):
+            result.save(folder, day=day)
+    except (OSError, InputError) as error:
+        why = f"{error.filename or out}: {error.strerror or error}" if isinstance(error, OSError) else error
+        warnings.warn(
+            f"out: the result could not be saved ({why}); it is returned, so save it elsewhere with "
+            "result.save(folder).",
+            stacklevel=3,
+        )

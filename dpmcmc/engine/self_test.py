@@ -67,9 +67,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.engine.compilation import Compiled
-from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
-from dpmcmc.engine.program import Cells, DrawnRandomness, Program
-from dpmcmc.engine.rows_on_disk import supply_of
+from dpmcmc.engine.mesh import DATA, on_host, sizes, spread
+from dpmcmc.engine.program import Chain, DrawnRandomness, Program, placed
+from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.errors import RunFailed
 from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.randomness import Streams
@@ -107,7 +107,7 @@ def check_steps(
     program: Program,
     functions: Compiled,
     executable: jax.stages.Compiled,
-    block: Cells,
+    chains: Chain,
     noise: np.ndarray,
     room: int,
     records: PyTree,
@@ -118,8 +118,8 @@ def check_steps(
         program: that it was compiled of.
         functions: of the program.
         executable: of ``functions.chunk``.
-        block: cells of the run, of which shapes and numbers are used, and no key.
-        noise: of every cell and step of a chunk, (cells, steps).
+        chains: of a lane of the run, of which shapes and numbers are used, and no key.
+        noise: of every step of a chunk, (steps,).
         room: kept draws of a chunk.
         records: of the run, before they are prepared; only shapes are looked at.
 
@@ -127,44 +127,44 @@ def check_steps(
         MiscompiledError: they differ.
     """
     made_up = jax.tree.map(lambda leaf: _made_up(leaf, program.supplied), records)
-    steps = min(_STEPS, noise.shape[1])
-    noise = np.repeat(noise[:1], len(noise), axis=0)
-    kept = np.full((len(noise), room), steps - 1, np.int32)
+    mesh = program.mesh
+    steps = min(_STEPS, len(noise))
+    kept = np.full(room, steps - 1, np.int32)
     reference: _Reference | None = None
-    given = made_up
+    given = None
     if not program.supplied:
-        given = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
-    supply = supply_of(program, functions, given)
+        given = functions.prepared(made_up if mesh is None else spread(made_up, mesh, DATA))
     for key in range(_KEYS):
-        cells = _known_cells(block, key, steps)
-        placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
-        states = functions.start(placed)
-        cell, begin = jax.tree.map(_first, (cells, _fetched(states)))
+        known = _known_chains(chains, key, steps)
+        chain = known._replace(chain=known.chain[0], start=jax.tree.map(_first, known.start))
+        known = placed(known, mesh)
+        states = functions.start(known)
+        begin = jax.tree.map(_first, _fetched(states))
         if reference is None:
-            reference = _Reference(program, cell, begin, made_up, noise[0, :steps])
-        (supplied,) = [given] if supply is None else supply.chunks(placed, [0], lambda _: (noise,))
-        states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
+            reference = _Reference(program, chain, begin, made_up, noise[:steps])
+        if program.supplied:
+            given = Supply(made_up, functions.draw, mesh).read(known, 0, noise)
+        states, output, *_ = executable(states, known, np.int32(0), noise, kept, given)
         found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
-        if reference.agrees(cell, begin, found):
+        if reference.agrees(chain, begin, found):
             return
     raise MiscompiledError
 
 
-def _known_cells(block: Cells, key: int, steps: int) -> Cells:
-    """Cells that all equal the first one of a block, except for a known key and, where it has a start, zeros."""
-    size = block.steps.shape[0]
+def _known_chains(chains: Chain, key: int, steps: int) -> Chain:
+    """Chains that all are chain 0 of a known key, and start, where they have a start, at zeros."""
     rng = np.random.default_rng(key)
 
     def known(keys: jax.Array) -> jax.Array:
-        words = rng.integers(0, 1 << 32, jax.random.key_data(keys).shape[1:], np.uint32)
-        return jax.random.wrap_key_data(jnp.asarray(np.tile(words, (size, 1))), impl=jax.random.key_impl(keys))
+        words = rng.integers(0, 1 << 32, jax.random.key_data(keys).shape, np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(keys))
 
-    return Cells(
-        jax.tree.map(lambda leaf: np.repeat(leaf[:1], size, axis=0), on_host(block.numbers)),
-        Streams(*map(known, block.streams)),
-        np.zeros(size, np.int32),  # type: ignore[arg-type]
-        np.full(size, steps, np.int32),  # type: ignore[arg-type]
-        jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), block.start),
+    return Chain(
+        on_host(chains.numbers),
+        Streams(*map(known, chains.streams)),
+        np.int32(steps),
+        np.zeros(chains.chain.shape, np.int32),
+        jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), chains.start),
     )
 
 
@@ -215,7 +215,7 @@ def _fetched(tree: PyTree) -> PyTree:
 
 
 def _side_by_side(ends: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Last positions (cells, ...) and kept ones (draws, cells, ...) in one axis."""
+    """Last positions (chains, ...) and kept ones (draws, chains, ...) in one axis."""
     return np.concatenate([ends, draws.reshape(-1, *ends.shape[1:])])
 
 
@@ -237,11 +237,11 @@ def _device() -> jax.Device:
 
 
 class _Reference:
-    """The steps of one cell, by programs that are compiled for them alone.
+    """The steps of one chain, by programs that are compiled for them alone.
 
     Args:
         program: whose.
-        cell, state: like its own.
+        chain, state: like its own.
         records: made-up ones.
         noise: of each step.
     """
@@ -249,7 +249,7 @@ class _Reference:
     def __init__(
         self,
         program: Program,
-        cell: Cells,
+        chain: Chain,
         state: PyTree,
         records: PyTree,
         noise: np.ndarray,
@@ -262,30 +262,30 @@ class _Reference:
         t = np.int32(0)
         # ChaCha20 as an accelerator has it takes seconds to compile for a CPU.
         with traced_for(self._device.platform):
-            self._draw = self._compiled(program.draw, (None,) * 4, cell, state.position, t, noise[0])
-        drawn = self._draw(cell, state.position, t, noise[0])
+            self._draw = self._compiled(program.draw, (None,) * 4, chain, state.position, t, noise[0])
+        drawn = self._draw(chain, state.position, t, noise[0])
         axes = (None, None, None, None, None if program.supplied else 0, 0, None)
         with traced_for("accelerator"):
-            self._take = self._compiled(self._taken, axes, cell, state, t, noise[0], self._records, drawn, t)
+            self._take = self._compiled(self._taken, axes, chain, state, t, noise[0], self._records, drawn, t)
 
-    def agrees(self, cell: Cells, state: PyTree, found: PyTree) -> bool:
-        """Whether positions found for this cell, leaves (..., *shape), are where it comes from this state.
+    def agrees(self, chain: Chain, state: PyTree, found: PyTree) -> bool:
+        """Whether positions found for this chain, leaves (..., *shape), are where it comes from this state.
 
         Two programs may round the noise's std differently in its last digit. Where that lies at the edge of an integer,
         the noise has other factors, of which all are as large as is charged: so neighbouring stds are tried too.
         """
         far = np.float32(np.inf)
         near = (self._noise, *(np.nextafter(self._noise, end) for end in (far, -far)))
-        return any(self._agrees(cell, state, found, noise) for noise in near)
+        return any(self._agrees(chain, state, found, noise) for noise in near)
 
-    def _agrees(self, cell: Cells, state: PyTree, found: PyTree, noise: np.ndarray) -> bool:
-        (still,) = self._positions(cell, state, noise[:1], noisy=False)
-        noisy = self._positions(cell, state, noise, noisy=True)
+    def _agrees(self, chain: Chain, state: PyTree, found: PyTree, noise: np.ndarray) -> bool:
+        (still,) = self._positions(chain, state, noise[:1], noisy=False)
+        noisy = self._positions(chain, state, noise, noisy=True)
         moved, end = noisy[0], noisy[-1]
         start = jax.tree.map(np.asarray, state.position)
         relative = _RELATIVE
         if self._program.clip is not None:
-            relative += self._program.batch_size / float(self._program.query(cell)._grid(noise[0]))
+            relative += self._program.batch_size / float(self._program.query(chain)._grid(noise[0]))
 
         def close(
             found: np.ndarray,
@@ -302,12 +302,12 @@ class _Reference:
         with np.errstate(invalid="ignore"):
             return all(jax.tree.leaves(jax.tree.map(close, found, end, start, moved, still)))
 
-    def _positions(self, cell: Cells, state: PyTree, noise: np.ndarray, noisy: bool) -> list[PyTree]:
+    def _positions(self, chain: Chain, state: PyTree, noise: np.ndarray, noisy: bool) -> list[PyTree]:
         """Positions after each step."""
         found = []
         for t, std in enumerate(noise):
-            drawn = self._draw(cell, state.position, np.int32(t), std)
-            state = self._take(cell, state, np.int32(t), std, self._records, drawn, np.int32(noisy))
+            drawn = self._draw(chain, state.position, np.int32(t), std)
+            state = self._take(chain, state, np.int32(t), std, self._records, drawn, np.int32(noisy))
             if self._shards > 1:
                 state = jax.tree.map(_first, state)
             found.append(jax.tree.map(np.asarray, state.position))
@@ -315,7 +315,7 @@ class _Reference:
 
     def _taken(
         self,
-        cell: Cells,
+        chain: Chain,
         state: PyTree,
         t: jax.Array,
         noise_std: jax.Array,
@@ -334,7 +334,7 @@ class _Reference:
             rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows)
             rows = self._program.prepared(rows)
             randomness = randomness._replace(batch=(None, mask))
-        return self._program.advance(cell, state, t, noise_std, rows, (randomness, key))[0]
+        return self._program.advance(chain, state, t, noise_std, rows, (randomness, key))[0]
 
     def _compiled(self, function: Callable[..., PyTree], axes: tuple, *arguments: PyTree) -> Callable[..., PyTree]:
         """A function of every shard; ``arguments`` are like its own."""

@@ -1,28 +1,33 @@
-"""Work on a plan, looked up by the plan's type: each room registers its own kind, so the engine knows no mechanism.
+"""Work on a plan: each stage is carried out in its order, and committed.
 
-A plan is a list of stages, which work carries out in their order, each with its own commits. A stage that is a release
-is made once (:func:`released`). A chain takes its steps between commits (``chains.py``).
+The work on the last stage carries the plan out. A stage that is a release is made once (:func:`released`), and the
+chain after it takes what it released as arguments of its program. The program is compiled and tested before the budget
+is spent, with numbers that stand for what will be released (:class:`ReleaseWork`). Only where a kill came before the
+commit, and the run goes on on another platform, is a stage released again, with fresh keys and a second charge.
+
+``work_table.py`` says who works on each kind of stage.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.agreement import Kept, of_first, several
 from dpmcmc.engine.result import Result
-from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.engine.steps import BoundPlan
+from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 #: Called on the host with (steps done, steps in all).
 Progress = Callable[[int, int], None]
@@ -70,7 +75,7 @@ class Within:
 
 
 class Work(Protocol):
-    """Work on one plan; a life calls the methods in this order.
+    """Work on the last stage of a plan, which carries out those before it too; a life calls the methods in this order.
 
     Attributes:
         records: checked, as the computation takes them.
@@ -102,13 +107,31 @@ class Work(Protocol):
         """Return (events of what is made a second time after the last commit, a sentence for the ledger)."""
 
 
-_R = TypeVar("_R")
+#: A chain's run in the units and from the starts that were released, and its records.
+Given = tuple[BoundPlan, PyTree]
 
 
-class Release(Protocol[_R]):
-    """Work on a stage that releases something once."""
+class MovingChains(Protocol):
+    """Parts of a plan's chains that a stage before them may put another in the place of (``chains.py``)."""
 
-    def made(self, streams: Streams, guarantee: Guarantee | None) -> _R:
+    model: Target
+    target: Target
+    records: PyTree
+    starts: PyTree
+
+
+class ReleaseWork(Protocol):
+    """Work on a stage that releases something once, before a chain or alone.
+
+    Attributes:
+        stage: what it is about.
+        records: as the chain takes them.
+    """
+
+    stage: Stage
+    records: PyTree
+
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> Any:
         """Read the records, and return what is released.
 
         Args:
@@ -116,14 +139,31 @@ class Release(Protocol[_R]):
             guarantee: of the whole run, which an error states.
         """
 
-    def arrays(self, made: _R) -> dict[str, np.ndarray]:
+    def arrays(self, made: Any) -> dict[str, np.ndarray]:
         """Return what was released as arrays by name, which :meth:`of` takes."""
 
-    def of(self, arrays: dict[str, np.ndarray]) -> _R:
+    def of(self, arrays: dict[str, np.ndarray]) -> Any:
         """Return what was released."""
 
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+        """Refuse records that the stage is not released from, and keep them; see :class:`Work`."""
 
-def released(stage: int, work: Release[_R], streams: Streams, session: Session, last: bool) -> _R:
+    def stand_in(self, chains: MovingChains) -> None:
+        """Put numbers in the place of what will be released, so that the chain's program can be compiled."""
+
+    def streams(self, streams: Streams) -> Streams:
+        """Return the keys of the stage, of those of the run."""
+
+    def given(self, made: Any, run: BoundPlan, records: PyTree) -> Given:
+        """Return the chain's run with what was released, and its records."""
+
+
+def part_of(streams: Streams, stage: int) -> Streams:
+    """Return keys for one stage of a run whose stages draw from all of its streams."""
+    return Streams(*(jax.random.fold_in(key, stage) for key in streams))
+
+
+def released(stage: int, work: ReleaseWork, streams: Streams, session: Session, last: bool) -> Any:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:
@@ -143,13 +183,3 @@ def released(stage: int, work: Release[_R], streams: Streams, session: Session, 
     if kept is not None:
         kept.commit_stage(stage, work.arrays(made), last)
     return made
-
-
-@functools.singledispatch
-def work_of(plan: AnyPlan) -> Work:
-    """Return the work on a plan, by the plan's type.
-
-    Raises:
-        ValueError: nobody carries out such a plan.
-    """
-    raise InputError(f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan")

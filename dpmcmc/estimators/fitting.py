@@ -15,7 +15,8 @@ from dpmcmc.data.tables import EncodedTable, Table, is_table, load_table, refuse
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import Result
-from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.engine.work import Progress
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.engine.workers import EngineGiven, workers
 from dpmcmc.errors import InputError, shown
 from dpmcmc.estimators.own_units import encoded_priors
@@ -27,8 +28,8 @@ from dpmcmc.estimators.suggestion import (
 )
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
-from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.counts import PoissonRegression
@@ -143,7 +144,7 @@ def fit(
         mechanism = given.get("mechanism", NoiseAware())
         given = {"mechanism": dataclasses.replace(mechanism, **changes)}  # type: ignore[type-var]
 
-    def planned(num_records: int) -> AnyPlan:
+    def planned(num_records: int) -> Plan:
         asked = ask(target, num_records, epsilon, delta, schema, None, given)
         return asked.attempted(goal, stacklevel=3)
 

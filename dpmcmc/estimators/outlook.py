@@ -25,9 +25,11 @@ from dpmcmc.inference.denoised_moment import Denoised, denoised, error_of_noise,
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.normal_law import Local, isotropic_error, symmetric_noise
 from dpmcmc.inference.predicted_width import Predicted, predicted, variances
-from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest, missed
-from dpmcmc.mechanisms.noise_aware.metric import Planned, clip_of, expected, planned
-from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
+from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable, with_clip
+from dpmcmc.mechanisms.noise_aware.expected_metric import ExpectedMetric
+from dpmcmc.mechanisms.noise_aware.gradients import Design
+from dpmcmc.mechanisms.noise_aware.metric import clip_of
+from dpmcmc.mechanisms.noise_aware.residuals import BOUNDS_IN_STD
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
 #: Simulated errors of the second moment.
@@ -174,70 +176,55 @@ class OutlookFacts:
 
         if not (noise.learnt or math.isfinite(self.score.clip)):
             return self._of_statistics(rows, truth, num_records, noise, design, alone, rough)
-        moment = each * rows.T @ rows
-        seen: Planned | None = None
-        if noise.released is not None:
-            own = error_of_noise(
-                NoisyGram(moment, noise.gram, float(np.trace(moment)), 0.0),
-                self.structure,
-            )
-            seen = planned(moment, noise.gram, noise.released[0], num_records, self.row_bound, own)
-            gram, metric = moment, seen.square
-            norm, longest = seen.norm, seen.longest
-        else:
-            gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
-            floor = self.row_bound**2 / size
-            metric = gram / num_records + np.eye(size) * floor
-            norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
-            longest = self.row_bound / math.sqrt(floor)
-        offered, scores, means = self._scores(noise, design.noise), [], []
+        metric = self._metric(each * rows.T @ rows, num_records, noise, REAL.index(design) + 1, rough)
+        offered, sums, means = self._scores(noise, design.noise), [], []
         for score in offered:
             law = score.law(eta, score.limit)
-            clip = clip_of(score, norm, longest)
-            scores.append(
-                Sums(
+            clip = clip_of(score, metric.norm, metric.longest)
+            sums.append(
+                ScoreSums(
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
-                    (noise.gradient * clip) ** 2 * metric,
-                    missed(score.mean_beyond_bound, gram, num_records) if isinstance(score, Huber) else None,
+                    (noise.gradient * clip) ** 2 * metric.square,
+                    clipped_off(score.mean_beyond, metric.gram, num_records) if isinstance(score, Huber) else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))
-        number = furthest(scores, self.score, num_records)
-        chosen, mean = scores[number], means[number]
+        number = widest_affordable(sums, self.score, num_records)
+        chosen, score = sums[number], offered[number]
         total = chosen.noise
-        if chosen.missed is not None:
-            total = total + chosen.missed / norm**2
-        if seen is None or noise.released is None:
-            # A gradient is taken about as far from the truth as the posterior is wide.
-            local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
-        else:
-            score = offered[number]
-            local = expected(
-                Local(chosen.curvature, chosen.spread, np.zeros_like),
-                total,
-                precision,
-                *seen.curvature(
-                    chosen.curvature,
-                    score,
-                    clip_of(score, norm, longest),
-                    mean,
-                    noise.released[1],
-                    num_records,
-                ),
-            )
+        if chosen.clipped_off is not None:
+            total = total + chosen.clipped_off / metric.norm**2
+        clip = clip_of(score, metric.norm, metric.longest)
+        local = metric.local(chosen.curvature, chosen.spread, score, clip, means[number], total, precision, num_records)
         covariances = predicted(local, total, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
+
+    def _metric(
+        self,
+        moment: np.ndarray,
+        num_records: int,
+        noise: ReleaseNoise,
+        seed: int,
+        rough: bool,
+    ) -> ExpectedMetric:
+        """Return the metric of rows with this second moment, (d, d)."""
+        if noise.released is None:
+            design = Design(num_records, len(moment), self.row_bound, math.inf)
+            return ExpectedMetric.of_one_release(self._denoised(moment, noise, seed, rough), design)
+        own = error_of_noise(NoisyGram(moment, noise.gram, float(np.trace(moment)), 0.0), self.structure)
+        stds = (noise.gram, *noise.released)
+        return ExpectedMetric.of_two_releases(moment, stds, num_records, self.row_bound, own)
 
     def _scores(self, noise: ReleaseNoise, std: float) -> tuple[BoundedScore, ...]:
         """Return the scores of which the release takes one."""
         if noise.learnt:
             std = std * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
-            return tuple(Huber.of(std, deviations) for deviations in DEVIATIONS)
+            return tuple(Huber.of(std, bound) for bound in BOUNDS_IN_STD)
         if noise.released is not None:
-            return further(self.score)
+            return candidates(self.score)
         clip = noise.clip or self.score.clip
-        return (dataclasses.replace(self.score, clip=clip),)  # type: ignore[type-var]
+        return (with_clip(self.score, clip),)
 
     def _of_statistics(
         self,

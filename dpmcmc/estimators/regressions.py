@@ -46,7 +46,6 @@ from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals, check_fields
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.row_checks import check_records, check_rows
 from dpmcmc.estimators.suggestion import Goal, ask
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.planning.plan import Plan
 
@@ -219,7 +218,7 @@ class PrivateRegression(BaseEstimator):
         self.intercept_interval_ = ends[-1] if given else None
         return self
 
-    def _released(self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]) -> Result:
+    def _released(self, plan: Plan, records: dict[str, np.ndarray]) -> Result:
         """Return the release, charged to the ledger where there is one."""
         key = None
         if self.random_state is not None:

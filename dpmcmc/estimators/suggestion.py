@@ -21,15 +21,14 @@ from dpmcmc.estimators.own_units import prior_lines
 from dpmcmc.estimators.simulated_rows import REAL
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import MechanismPlan, NoiseAware
-from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.noise_aware.regression_plan import last_gradients, releases_curvature
 from dpmcmc.mechanisms.one_shot import OneShot
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted_uses import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric
-from dpmcmc.planning.verdict import SIGNAL
+from dpmcmc.planning.verdict import SIGNAL, with_verdict
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy
@@ -114,7 +113,7 @@ def suggest(
     num_features: int | None = None,
     goal: Goal = "intervals",
     **given: Unpack[Given],
-) -> Plan | MechanismPlan:
+) -> Plan:
     """Return a plan for a model, chosen from public facts alone; ``print`` says why it is this one.
 
     No record is read. Where a formula is not enough, rows and labels are simulated from the schema and the prior.
@@ -231,7 +230,7 @@ class Request:
     reasons: tuple[str, ...]
 
     @on_one_blas_thread
-    def suggested(self, goal: Goal) -> Plan | MechanismPlan:
+    def suggested(self, goal: Goal) -> Plan:
         """Return the plan, whether or not it reaches the goal."""
         if goal not in (INTERVALS, PREDICTION):
             raise InputError(f"goal: must be intervals or prediction, got {goal!r}", "goal")
@@ -247,7 +246,7 @@ class Request:
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
         return dataclasses.replace(plan, reasons=(*self.reasons, *reasons), schema=self.schema)
 
-    def attempted(self, goal: Goal, stacklevel: int) -> Plan | MechanismPlan:
+    def attempted(self, goal: Goal, stacklevel: int) -> Plan:
         """Return the plan; where it does not reach the goal, warn and say what would.
 
         A weaker claim is better than none: the release is made, and its verdict says what it is for.
@@ -263,7 +262,7 @@ class Request:
             warnings.warn(str(error), NotForIntervals, stacklevel=stacklevel + 1)
         return plan
 
-    def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
+    def _release(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a one-shot release, and why."""
         mechanism = self._mechanism
         why = "mechanism: as given"
@@ -299,7 +298,7 @@ class Request:
         noise = self.noise(plan)
         outlooks = self._width_facts.outlooks(self.num_records, noise)
         strong = self._width_facts.strong_width(self.num_records, noise)
-        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)})
+        plan = with_verdict(plan.with_last(settings=plan.settings | {"predicted_width": mean_width(outlooks)}))
         return plan, [
             why,
             *prior,
@@ -333,7 +332,7 @@ class Request:
             return dataclasses.replace(given, structure=self.structure)
         return given
 
-    def _planned(self, mechanism: OneShot) -> MechanismPlan:
+    def _planned(self, mechanism: OneShot) -> Plan:
         return mechanism.plan(
             self.target,
             num_records=self.num_records,
@@ -376,7 +375,7 @@ class Request:
         moved = Adjacency(self.given.get("adjacency", "replace_one")).sensitivity
         return moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
 
-    def noise(self, plan: MechanismPlan) -> ReleaseNoise:
+    def noise(self, plan: Plan) -> ReleaseNoise:
         """Return the noise of a noise-aware release."""
         settings = plan.settings
         if "label_noise_std" in settings:
@@ -391,7 +390,7 @@ class Request:
             learnt=settings.get("bound_deviations"),
         )
 
-    def _rough_width(self, plan: MechanismPlan) -> float:
+    def _rough_width(self, plan: Plan) -> float:
         assert self.facts is not None
         return self.facts.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
 
@@ -403,7 +402,7 @@ class Request:
         return [accuracy_line(outlooks, self.facts.score)]
 
     @on_one_blas_thread
-    def require(self, plan: AnyPlan, goal: Goal) -> None:
+    def require(self, plan: Plan, goal: Goal) -> None:
         """Refuse a plan that does not reach the goal.
 
         Raises:
@@ -483,7 +482,7 @@ class Request:
         return self.num_records * gaussian_mu(self.epsilon, self.delta) >= SIGNAL * math.sqrt(size)
 
 
-def _normal_rows(plan: MechanismPlan) -> bool:
+def _normal_rows(plan: Plan) -> bool:
     """Whether a noise-aware plan takes rows for normal, and releases no curvature."""
     return "gram_share" in plan.settings and not releases_curvature(plan.settings)
 

@@ -36,7 +36,7 @@ class BoundedScore(Protocol):
     predictors: ClassVar[str]
     needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float]
-    size: int
+    size: ClassVar[int]
 
     @property
     def clip(self) -> float:

@@ -95,7 +95,7 @@ class Huber(BoundedScore):
         return Law(1 - 2 * ndtr(-cut), self.std**2 * censored(cut))
 
     @property
-    def mean_beyond_bound(self) -> float:
+    def mean_beyond(self) -> float:
         """E[|r|; |r| > c] of normal residuals r."""
         cut = self.bound / self.std
         return self.std * math.sqrt(2 / math.pi) * math.exp(-(cut**2) / 2)

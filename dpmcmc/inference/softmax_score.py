@@ -26,7 +26,7 @@ class Softmax(BoundedScore):
         size: K, number of classes.
     """
 
-    size: int
+    size: int  # type: ignore[misc]  # of each target its own
     predictors: ClassVar[str] = "logits"
     step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.

@@ -14,7 +14,6 @@ minimisers), ``statistics`` (XᵀX and Xᵀy), ``rows`` and ``checked_records``.
 
 from dpmcmc.errors import DrawError
 from dpmcmc.mechanisms.adassp import AdaSSP
-from dpmcmc.mechanisms.base import MechanismPlan, Release, release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
@@ -43,12 +42,9 @@ __all__ = [
     "Chain",
     "DrawError",
     "Hybrid",
-    "MechanismPlan",
     "NoiseAware",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PrivateSelection",
-    "Release",
     "SufficientStatistics",
-    "release",
 ]

@@ -26,7 +26,6 @@ from annotated_types import Gt, Lt
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.statistics import (
     calibrate_statistics,
@@ -37,10 +36,12 @@ from dpmcmc.mechanisms.statistics import (
     split,
     statistics,
 )
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.linear import LinearRegression
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class AdaSSP(OneShot):
         """Return true: XᵀX and Xᵀy are all that it reads."""
         return True
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle the noise.
 
         Raises:
@@ -94,10 +95,11 @@ class AdaSSP(OneShot):
         settings["eigenvalue_noise_std"] = eigenvalue_std
         return self.planned(target, spec, events, settings)
 
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
+    def draw(self, plan: Plan, records: Records, streams: Streams) -> np.ndarray:
         """Return the estimate, (1, d)."""
         settings = plan.settings
         target = plan.target
+        assert isinstance(target, LinearRegression)
         weight = label_weight_of(settings)
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
         gram, moment = gram_and_moment(records, target)

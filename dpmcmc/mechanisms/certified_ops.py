@@ -36,11 +36,11 @@ from annotated_types import Ge, Gt, Le
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convexity import Bounds, bounds_of
 from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sums_in_blocks import check_losses, float64, in_float64, loss_gradient, summed_in_blocks
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.bisection import largest
 from dpmcmc.privacy.accounting.events import KAPPA
@@ -92,7 +92,7 @@ class CertifiedOPS(OneShot):
     honours = frozenset({"weight"})
     accountant = "last_iterate"
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle the largest temper whose last iterate meets (ε, δ).
 
         Raises:
@@ -136,11 +136,11 @@ class CertifiedOPS(OneShot):
         }
         return self.planned(target, spec, (event,), settings)
 
-    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+    def check(self, plan: Plan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""
         check_losses(plan.target, records)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return the draws, leaves (draws, ...); every step reads all records."""
         keys = jax.random.split(streams.noise, plan.draws)
         return last_iterates([plan] * plan.draws, records, keys)
@@ -183,7 +183,7 @@ class _Descent(NamedTuple):
     event: Event
 
 
-def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) -> PyTree:
+def last_iterates(plans: list[Plan], records: PyTree, keys: jax.Array) -> PyTree:
     """Return one last iterate for each plan, all of them from one device program.
 
     Args:

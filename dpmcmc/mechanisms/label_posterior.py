@@ -20,10 +20,12 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DrawError
 from dpmcmc.inference import convergence
 from dpmcmc.mechanisms import nuts
-from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
+from dpmcmc.mechanisms.base import MechanismOffers
 from dpmcmc.mechanisms.one_shot import check_leaves
+from dpmcmc.planning.mechanism_release import MechanismRelease
 from dpmcmc.planning.permitted_uses import IF_TRUE, Use
-from dpmcmc.planning.verdict import RHAT
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import RHAT, with_verdict
 from dpmcmc.privacy.query.randomised_response import VALUES
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -47,7 +49,7 @@ class LabelPosterior(MechanismOffers):
     release = "labels"
     honours = frozenset({"offset"})
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...); labels are read here, once, and randomised.
 
         Raises:
@@ -71,7 +73,7 @@ class LabelPosterior(MechanismOffers):
                 return jax.tree.map(np.concatenate, chains)
         raise DrawError("draws: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale")
 
-    def intervals(self, plan: MechanismPlan) -> Use:
+    def intervals(self, plan: Plan) -> Use:
         """Return that intervals of the draws hold, and why."""
         return Use(
             True,
@@ -80,7 +82,7 @@ class LabelPosterior(MechanismOffers):
         )
 
 
-def plan_labels(target: Target, num_records: int, epsilon: float, schema: Schema | None = None) -> MechanismPlan:
+def plan_labels(target: Target, num_records: int, epsilon: float, schema: Schema | None = None) -> Plan:
     """Settle the guarantee; reads no record.
 
     Args:
@@ -98,4 +100,5 @@ def plan_labels(target: Target, num_records: int, epsilon: float, schema: Schema
     table = RandomisedLabels(target, epsilon).table
     settings = {"epsilon": epsilon, "classes": table.classes, "kept_probability": table.kept / VALUES}
     guarantee = labels_guarantee(epsilon)
-    return MechanismPlan(mechanism, target, num_records, guarantee, settings, _CHAINS * _DRAWS, schema)
+    release = MechanismRelease(mechanism, guarantee, settings, _CHAINS * _DRAWS)
+    return with_verdict(Plan(target, num_records, (release,), schema))

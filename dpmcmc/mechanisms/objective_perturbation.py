@@ -22,12 +22,12 @@ import jax
 from annotated_types import Gt, Le
 
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convexity import Bounds, bounds_of
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.minimise import tolerance_of
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.output_perturbation import noisy_minimiser
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.bisection import smallest
 from dpmcmc.privacy.accounting.events import KAPPA
@@ -77,7 +77,7 @@ class ObjectivePerturbation(OneShot):
     calibration: Literal["tight", "kst12"] = "tight"
     clip: Annotated[float, Gt(0), Le(1)] | None = None
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle Λ, σ, γ and τ.
 
         Raises:
@@ -107,7 +107,7 @@ class ObjectivePerturbation(OneShot):
         }
         return self.planned(target, spec, events, settings)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return the perturbed minimiser, leaves (1, ...).
 
         Raises:

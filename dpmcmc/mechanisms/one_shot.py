@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
+from dpmcmc.mechanisms.base import MechanismOffers
+from dpmcmc.planning.mechanism_release import MechanismRelease
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import Adjacency, noise_tables
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_proved
 from dpmcmc.privacy.accounting.events import Event
@@ -158,7 +161,7 @@ class OneShot(Checked, MechanismOffers):
         adjacency: str = "replace_one",
         schema: Schema | None = None,
         hardened: bool | None = None,
-    ) -> MechanismPlan:
+    ) -> Plan:
         """Settle the guarantee and every number that it rests on; reads no record.
 
         Args:
@@ -195,14 +198,16 @@ class OneShot(Checked, MechanismOffers):
         check_absent(target, spec.adjacency, schema is not None)
         check_leaves(informed, target)
         plan = informed.calibrate(target, spec.of_events)
-        check_proved(epsilon, delta, noise_tables.releases_event(plan.guarantee.events))
-        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
+        charged = plan.guarantee
+        assert charged is not None
+        check_proved(epsilon, delta, noise_tables.releases_event(charged.events))
+        return with_verdict(dataclasses.replace(plan, schema=schema).with_last(guarantee=_of_all(charged, spec)))
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: Any, streams: Streams) -> PyTree:
         """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
 
         Args:
@@ -223,7 +228,7 @@ class OneShot(Checked, MechanismOffers):
         events: tuple[Event, ...],
         settings: dict[str, float],
         assumptions: tuple[str, ...] = (),
-    ) -> MechanismPlan:
+    ) -> Plan:
         """Return the plan of what was settled, with the guarantee of its events."""
         guarantee = Guarantee.from_events(
             events,
@@ -233,7 +238,8 @@ class OneShot(Checked, MechanismOffers):
             release=self.release,
             assumptions=assumptions,
         )
-        return MechanismPlan(self, target, spec.num_records, guarantee, settings, max(1, self.draws))
+        release = MechanismRelease(self, guarantee, settings, max(1, self.draws))
+        return Plan(target, spec.num_records, (release,))
 
 
 def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:

@@ -35,9 +35,9 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms import nuts
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convexity import strong_convexity
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -99,7 +99,7 @@ class OPS(OneShot):
                 "radius",
             )
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle ρ.
 
         Args:
@@ -129,6 +129,7 @@ class OPS(OneShot):
             )
         plan = self.planned(target, spec, events, settings, self.assumptions())
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
+        assert plan.guarantee is not None
         spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
         if spent > spec.epsilon * (1 + 1e-12):
             raise CalibrationError(
@@ -138,7 +139,7 @@ class OPS(OneShot):
             )
         return plan
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return the draws alone, leaves (draws, ...): no diagnostic is returned, printed or warned of.
 
         Raises:
@@ -147,7 +148,7 @@ class OPS(OneShot):
         posterior = self.posterior(plan)
         return nuts.posterior_draws(posterior, records, streams, draws=self.draws, radius=self.radius, steps=self.steps)
 
-    def posterior(self, plan: MechanismPlan) -> Tempered:
+    def posterior(self, plan: Plan) -> Tempered:
         """Return the density that is drawn from, on the ball where a radius is set."""
         return Tempered(plan.target, plan.settings["temper"], new_prior_precision=self.prior_precision)
 

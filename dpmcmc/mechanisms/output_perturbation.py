@@ -23,11 +23,11 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convexity import bounds_of
 from dpmcmc.mechanisms.minimise import minimise, ravel, tolerance_of, unravel
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sums_in_blocks import check_losses
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -64,7 +64,7 @@ class OutputPerturbation(OneShot):
     # The certificate of the minimiser does not count the rounding of an offset.
     honours = frozenset({"weight"})
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle γ and σ.
 
         Raises:
@@ -86,11 +86,11 @@ class OutputPerturbation(OneShot):
         }
         return self.planned(target, spec, (event,), settings)
 
-    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+    def check(self, plan: Plan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""
         check_losses(plan.target, records)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return the noisy minimiser, leaves (1, ...).
 
         Raises:
@@ -111,7 +111,7 @@ class OutputPerturbation(OneShot):
 
 
 def noisy_minimiser(
-    plan: MechanismPlan,
+    plan: Plan,
     records: PyTree,
     noise_std: float,
     key: jax.Array,

@@ -29,15 +29,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import jax
 import numpy as np
 
-from dpmcmc.engine.work import Within, work_of
+from dpmcmc.engine.work import Within
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms import vote
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sums_in_blocks import Loss, check_loss
 from dpmcmc.planning import making
@@ -65,9 +64,6 @@ def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_b
     """
     hoeffding = 2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
     return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(3 * candidates / failure)
-
-
-_CandidatePlan: TypeAlias = Plan | MechanismPlan
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,7 @@ class PrivateSelection(OneShot):
         said = (one.in_floats for one in self.candidates if isinstance(one, OneShot) and one.in_floats)
         return next(said, "")
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Plan every candidate on its part, and the vote on the last.
 
         Raises:
@@ -203,30 +199,21 @@ class PrivateSelection(OneShot):
             "records_that_vote": float(voters),
             "coefficient": vote.coefficient_of(spec.epsilon, self.loss_bound, spec.moved),
         }
-        plan = self.planned(target, spec, events, settings, assumptions)
-        return _SelectionPlan(
-            self,
-            target,
-            spec.num_records,
-            plan.guarantee,
-            settings,
-            parts=plans,
-        )
+        return self.planned(target, spec, events, settings, assumptions).with_last(candidates=plans)
 
-    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+    def check(self, plan: Plan, records: PyTree) -> None:
         """Refuse what a candidate refuses, and a loss of the vote that fails."""
-        assert isinstance(plan, _SelectionPlan)
-        for one in plan.parts:
-            if isinstance(one, MechanismPlan):
+        for one in plan.stages[-1].candidates:
+            if one.release is not None:
                 one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
         check_loss(self._loss(plan.target), plan.target, records)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return the chosen candidate's release, leaves (1, ...)."""
         found, index = self.candidates_and_choice(plan, records, streams)
         return jax.tree.map(lambda leaf: leaf[index : index + 1], found)
 
-    def candidates_and_choice(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[PyTree, int]:
+    def candidates_and_choice(self, plan: Plan, records: PyTree, streams: Streams) -> tuple[PyTree, int]:
         """Return (every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
 
         Args:
@@ -234,26 +221,24 @@ class PrivateSelection(OneShot):
             records: pytree, leaves (N, ...).
             streams: secret keys.
         """
-        assert isinstance(plan, _SelectionPlan)
+        candidates = plan.stages[-1].candidates
         order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
-        part = plan.parts[0].num_records
+        part = candidates[0].num_records
         found = []
-        for j, one in enumerate(plan.parts):
+        for j, one in enumerate(candidates):
             own = jax.tree.map(
                 lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]],
                 records,
             )
             found.append(_released(one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))))
         together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
-        last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records)
-        key = jax.random.fold_in(streams.noise, len(plan.parts))
+        last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(candidates) :]], records)
+        key = jax.random.fold_in(streams.noise, len(candidates))
         loss = self._loss(plan.target)
         weights = vote.weights_of_losses(loss, together, last, self.loss_bound, plan.settings["coefficient"])
         return together, vote.choice(weights, key)
 
-    def _parts(
-        self, target: Target, spec: PrivacySpec, part: int
-    ) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
+    def _parts(self, target: Target, spec: PrivacySpec, part: int) -> tuple[tuple[Plan, ...], list[Guarantee]]:
         """Return plans and guarantees of the candidates. Each has to keep the whole promise, for one draw."""
         promise = dataclasses.replace(spec, num_records=part)
         plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
@@ -266,7 +251,7 @@ class PrivateSelection(OneShot):
                     f"candidates: one costs {cost}, more than epsilon {spec.epsilon:g} was asked for",
                     "candidates",
                 )
-            if isinstance(one, MechanismPlan) and one.charged_draws > 1:
+            if one.release is not None and one.release.charged_draws > 1:
                 raise InputError("candidates: each must release one draw; set draws to 1", "candidates")
             guarantees.append(cost)
         return plans, guarantees
@@ -275,25 +260,9 @@ class PrivateSelection(OneShot):
         return self.loss or (lambda params, record: -target.log_likelihood(params, record))
 
 
-@dataclass(frozen=True, eq=False)
-class _SelectionPlan(MechanismPlan):
-    """A plan with those of its parts.
-
-    Attributes:
-        parts: plans of the candidates.
-    """
-
-    parts: tuple[_CandidatePlan, ...] = ()
-
-    @property
-    def runs(self) -> tuple[Plan, ...]:
-        """Plans of the candidates that are a sampler's."""
-        return tuple(one for one in self.parts if isinstance(one, Plan))
-
-
-def _released(plan: _CandidatePlan, records: PyTree, streams: Streams) -> PyTree:
+def _released(plan: Plan, records: PyTree, streams: Streams) -> PyTree:
     """Return one candidate's release, leaves (1, ...) float64."""
-    if isinstance(plan, Plan):
+    if plan.run is not None:
         work = work_of(plan)
         work.read(records, None, None, None)
         draws = work.carry_out(Within(streams, plan.guarantee), None).flat_draws()

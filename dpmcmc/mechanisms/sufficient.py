@@ -19,9 +19,9 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.statistics import calibrate_statistics, release_statistics
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target
@@ -54,7 +54,7 @@ class SufficientStatistics(OneShot):
         """Return true: XᵀX and Xᵀy are all that it reads."""
         return True
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle the noise.
 
         Raises:
@@ -64,10 +64,12 @@ class SufficientStatistics(OneShot):
         event, settings = calibrate_statistics(target, spec, spec.mu, self.label_weight, "sufficient_statistics")
         return self.planned(target, spec, (event,), settings)
 
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
+    def draw(self, plan: Plan, records: Records, streams: Streams) -> np.ndarray:
         """Return the ridge estimate, (1, d)."""
-        gram, moment = release_statistics(records, plan.target, plan.settings, streams.noise)
-        return ridge(gram, moment, plan.target, plan.settings["noise_std"])[np.newaxis]
+        target = plan.target
+        assert isinstance(target, LinearRegression)
+        gram, moment = release_statistics(records, target, plan.settings, streams.noise)
+        return ridge(gram, moment, target, plan.settings["noise_std"])[np.newaxis]
 
 
 def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float) -> np.ndarray:

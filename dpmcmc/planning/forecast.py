@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -39,10 +39,12 @@ from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.predicted_width import noise_left, predicted, usual_spectrum
 from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metric_roots
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 
 @dataclass(frozen=True)

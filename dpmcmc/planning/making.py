@@ -11,11 +11,11 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
-from dpmcmc.planning.stages import GivenStarts, Stage, Start
+from dpmcmc.planning.sampler_run import SamplerRun
+from dpmcmc.planning.stages import GivenStarts, Stage
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Earlier, Schedule, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -47,7 +47,7 @@ def plan(
     thin: int = 1,
     privacy: Privacy | None = ...,  # type: ignore[assignment]  # left out: refused
     curvature: float | None = None,
-    after: Guarantee | AnyPlan | None = None,
+    after: Guarantee | Plan | None = None,
     metric: PrivateMetric | None = None,
     schema: Schema | None = None,
 ) -> Plan:
@@ -106,7 +106,7 @@ def plan(
     size = (num_records, chains, multiples(second), coordinates, charges)
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
     _check_epsilon(privacy, queries, metric is not None)
-    before: tuple[Stage, ...] = starts
+    before = starts
     if metric is not None:
         _check_metric(metric, starts, curvature)
         before = (planned_metric(metric, target, bound, num_records, privacy),)
@@ -115,23 +115,20 @@ def plan(
         bound = _with_solved_step(bound, queries, privacy)
     check_fit(target, bound)
     _check_clipping(target, privacy)
-    noise = settle_noise(own_noise(bound, steps), queries, privacy, second, before)
+    noise = settle_noise(own_noise(bound, steps), queries, privacy, second)
     _check_dynamics(bound, noise.noise_std, curvature)
-    made = Plan(
-        target=target,
+    run = SamplerRun(
         sampler=bound,
         sampling=sampling,
-        num_records=num_records,
         steps=steps,
         chains=chains,
         burn_in=burn_in,
         thin=thin,
         curvature=curvature,
         second=second,
-        schema=schema,
-        **noise._asdict(),
+        noise=noise,
     )
-    return with_verdict(made)
+    return with_verdict(Plan(target, num_records, (*before, run), schema))
 
 
 def _add_facts(
@@ -202,21 +199,21 @@ def _check_counts(steps: int, chains: int, burn_in: int, thin: int) -> None:
         )
 
 
-def _starts(after: Guarantee | AnyPlan | None, privacy: Privacy | None) -> tuple[GivenStarts, ...]:
+def _starts(after: Guarantee | Plan | None, privacy: Privacy | None) -> tuple[Stage, ...]:
     """Return the stage of a private start, if there is one; refuse one that does not fit the run."""
     if after is None:
         return ()
-    guarantee = after.guarantee if isinstance(after, AnyPlan) else after
+    guarantee = after.guarantee if isinstance(after, Plan) else after
     if guarantee is None or privacy is None or guarantee.adjacency != privacy.adjacency:
         raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
-    if not isinstance(after, AnyPlan):
+    if not isinstance(after, Plan):
         return (GivenStarts(guarantee),)
-    if after.has_chains or after.draws != 1:
+    if after.release is None or after.draws != 1:
         raise InputError(
             f"after: a run starts at one draw of a mechanism, not at {after.draws} of {after.label}",
             "after",
         )
-    return (Start(guarantee, after),)
+    return after.stages
 
 
 def _check_curvature(curvature: float | None) -> None:
@@ -235,7 +232,7 @@ def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) 
     check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 
 
-def _check_metric(metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None) -> None:
+def _check_metric(metric: PrivateMetric, starts: tuple[Stage, ...], curvature: float | None) -> None:
     """Refuse what is no metric, and what is in the target's own coordinates beside one that only the run releases."""
     if not isinstance(metric, PrivateMetric):
         raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")

@@ -6,12 +6,12 @@ reads the same array, so what is charged is what is added. A step where the samp
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
-from dpmcmc.planning.stages import Private, Stage
 from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -24,12 +24,39 @@ from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 
 
-class Noise(NamedTuple):
-    """Settled noise; the fields are the plan's of the same names."""
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Settled noise of a run, and what it costs; with the defaults there is no privacy.
+
+    Attributes:
+        noise_std: s_t, (steps,) float32, std of the noise in gradient units, of a metric if there is one.
+        slots: rows a batch has room for.
+        promise: what was asked for.
+        guarantee: computed from the charged events of the run and of the stages before it.
+        noise_multipliers: s_t·b/(N·C), (steps,) float64, nominal.
+        required_multiplier: what the calibrator asked for; 0 where the sampler's own noise suffices.
+        free_fraction: share of steps whose noise is the sampler's own.
+        bits: grid exponent of the exact sum.
+        second_bits: grid exponent of the sum of the second moment.
+        levels: draws per coordinate of the integer noise, for the gradient and for the second moment.
+        coordinates: of integer noise that a step is charged for; None: an audit's run, which may have any number.
+    """
 
     noise_std: np.ndarray
     slots: int
-    private: Private | None
+    promise: Privacy | None = None
+    guarantee: Guarantee | None = None
+    noise_multipliers: np.ndarray | None = None
+    required_multiplier: float = 0.0
+    free_fraction: float = 1.0
+    bits: int = 0
+    second_bits: int = 0
+    levels: tuple[int, int] = (0, 0)
+    coordinates: int | None = None
+
+    def replaced(self, **facts: Any) -> Self:
+        """Return it with other facts, by the names of the attributes."""
+        return replace(self, **facts)
 
 
 def settle_noise(
@@ -37,7 +64,6 @@ def settle_noise(
     queries: Schedule,
     privacy: Privacy | None,
     second: SecondMoment | None,
-    before: tuple[Stage, ...] = (),
 ) -> Noise:
     """Settle the noise of a run.
 
@@ -46,7 +72,6 @@ def settle_noise(
         queries: of the run, whatever noise they have.
         privacy: the promise to keep; None for plain SG-MCMC.
         second: second moment that the sampler asks for, or None.
-        before: stages that the run begins with, which ``queries`` charge for.
 
     Raises:
         ValueError: a private step without noise, or noise beyond float32.
@@ -54,7 +79,7 @@ def settle_noise(
     """
     if privacy is None:
         slots = queries.sampling.capacity(queries.num_records, 1e-18)[0]
-        return Noise(_round_up(own), slots, None)
+        return Noise(_round_up(own), slots)
     unit = unit_of(queries, privacy)
     required = asked_noise(queries.with_noise(own * unit), privacy)
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
@@ -76,23 +101,22 @@ def settle_noise(
             f"{guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. {mend}"
         )
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
-    free = float(np.mean(noise_std == _round_up(own)))
     loudest = float(noise_multipliers.max())
     bits = fraction_bits(loudest)
     second_bits = 0 if second is None else fraction_bits(loudest * second.ratio)
-    private = Private(
+    return Noise(
+        noise_std=noise_std,
+        slots=slots,
         promise=privacy,
         guarantee=guarantee,
         noise_multipliers=noise_multipliers,
         required_multiplier=float(np.max(required)),
-        free_fraction=free,
+        free_fraction=float(np.mean(noise_std == _round_up(own))),
         bits=bits,
         second_bits=second_bits,
         levels=levels(noise_multipliers, (bits, second_bits), second),
         coordinates=queries.coordinates,
-        before=before,
     )
-    return Noise(noise_std, slots, private)
 
 
 def unit_of(queries: Schedule, privacy: Privacy) -> float:

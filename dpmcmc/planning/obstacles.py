@@ -24,16 +24,18 @@ direction, for gradients of norm at most B.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures
 from dpmcmc.planning.permitted_uses import SPAN
-from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.targets.tempered import Tempered
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 #: Relaxation times of directions left to the prior before the first draw.
 BURN_IN = 3.0

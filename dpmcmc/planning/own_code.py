@@ -1,7 +1,8 @@
 """Code that a plan rests on and that is not the library's, in sentences for the assumptions of its guarantee.
 
 A plan is walked from its fields down: what a class outside this library made, a function that is not its own, and what
-stands in the place of a method of it. The code of a plan within the plan is in that one's own guarantee.
+stands in the place of a method of it. The code of a stage, or of a plan within it, that has its own guarantee is in
+that one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.samplers.base import missing_of
 from dpmcmc.storage.fingerprint import enclosed
 from dpmcmc.targets.base import missing_of_target, target_offers
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 #: Sums that the query takes from a target as they are.
 _SUMS = ("clipped_gradient_sum", "longest_labels", "prepared", "zeros_are_absent")
@@ -37,9 +40,12 @@ _HOLDERS = (tuple, list, set, frozenset)
 _VALUES = sys.stdlib_module_names | {"flax", "jax", "jaxlib", "numpy"}
 
 
-def assumed(plan: AnyPlan) -> tuple[str, ...]:
+def assumed(plan: Plan) -> tuple[str, ...]:
     """Return what the guarantee of a plan assumes of code that dpmcmc does not ship; empty where there is none."""
-    found = list(_own(plan, {}))
+    *before, last = plan.stages
+    # A stage or a plan with a guarantee of its own has its assumptions there.
+    apart = [*(stage for stage in before if stage.guarantee is not None), *last.candidates]
+    found = list(_own(plan, {id(one): one for one in apart}))
     if not found:
         return ()
     said = [
@@ -99,7 +105,7 @@ def _ours(module: object) -> bool:
 
 def _own(value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     """Yield (name, object that it belongs to) of all code inside a value that is not the library's."""
-    if id(value) in seen or (seen and isinstance(value, AnyPlan | Guarantee)):
+    if id(value) in seen or isinstance(value, Guarantee):
         return
     seen[id(value)] = value
     kind = value if isinstance(value, type) else type(value)

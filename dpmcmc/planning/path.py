@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from dpmcmc.inference.path_law import Scheme, Score
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.trace import NO_SECOND_MOMENT, Trace, check_prior, check_steps
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
@@ -76,7 +77,7 @@ def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
 
 @on_one_blas_thread
 def trace_of(
-    plan: AnyPlan,
+    plan: Plan,
     draws: np.ndarray,
     means: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None,
     metric: ReleasedMetric | None,
@@ -94,7 +95,7 @@ def trace_of(
     Raises:
         UnsupportedCombination: no posterior follows from such a run; the reason, and what would be needed.
     """
-    if not isinstance(plan, Plan):
+    if plan.run is None:
         raise UnsupportedCombination(
             f"noise_aware: {plan.label} keeps no path of gradients; use a sampler in a metric, or mechanism "
             "noise_aware, whose draws are such a posterior already."
@@ -161,7 +162,7 @@ def _radius(draws: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> float:
     return max(_BETWEEN_DRAWS * float(np.max(np.linalg.norm(draws, axis=1))), float(far))
 
 
-def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
+def _regression(plan: Plan) -> tuple[GeneralisedLinear, LabelBlind]:
     """Return the target of a plan, and its score.
 
     Raises:

@@ -19,13 +19,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt, Lt
 
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
+from dpmcmc.planning.settings_json import settings
+from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.events import Event
@@ -37,6 +39,9 @@ from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 #: κ where it is not given: a logistic gradient is about half as long as its row.
 _CLIP_RATIOS: dict[MetricName, float] = {"gram": 0.5, "second_moment": 1.0}
@@ -92,8 +97,8 @@ class PrivateMetric(Checked):
 
 
 @dataclass(frozen=True)
-class PlannedMetric:
-    """A private metric with the noise of its release settled: a stage of the run.
+class PlannedMetric(Stage):
+    """A private metric with the noise of its release settled; the chain after it charges for it in its own guarantee.
 
     Attributes:
         asked: what was asked for.
@@ -107,6 +112,8 @@ class PlannedMetric:
     release: GramRelease
     events: tuple[Event, ...]
 
+    guarantee = None
+
     @property
     def typical_norm(self) -> float:
         """C/κ, the typical norm in the metric of a row (``gram``) or a gradient (``second_moment``)."""
@@ -117,11 +124,15 @@ class PlannedMetric:
         """The charge of its release: events, and how many numbers have integer noise."""
         return Earlier(self.events, self.release.numbers)
 
-    def stated(self, secret: bool) -> dict[str, object]:
-        """Return its part of ``plan.json``, which says nothing of the run's keys."""
-        return self.facts()
+    def sections(self, plan: Plan) -> dict[str, Any]:
+        """Return the section ``metric``."""
+        return {"metric": settings(self.asked)}
 
-    def facts(self) -> dict[str, object]:
+    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+        """Return its part of ``plan.json``, which says nothing of the run's keys."""
+        return self.facts(plan)
+
+    def facts(self, plan: Plan) -> dict[str, object]:
         """Return its part of ``privacy.json``."""
         numbers = {
             "name": self.asked.name,
@@ -135,8 +146,8 @@ class PlannedMetric:
         }
         return {"metric": numbers}
 
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs that describe it to a person."""
+    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return what is released, and what follows in its units."""
         what = "rows" if self.asked.of_rows else "gradients at the start"
         said = (
             f"{self.asked.name}: the second moment of {what} is released with {100 * self.asked.share:.3g} % of the "

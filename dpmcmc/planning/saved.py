@@ -1,21 +1,23 @@
-"""The plan of a run that was saved: what its files say of it."""
+"""The one stage of a plan that was saved: what its files say of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.permitted_uses import Verdict
+from dpmcmc.planning.description import labelled
+from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
 from dpmcmc.targets.base import Target, TargetOffers
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -38,77 +40,70 @@ class SavedTarget(TargetOffers):
             InputError: always.
         """
         raise InputError(
-            f"target: {self.said} is not in the folder; give it: Result.load(folder, target)",
+            f"target: {self.said} is not in the folder; give it: dpmcmc.load(folder, target)",
             "target",
         )
 
 
 @dataclass(frozen=True, eq=False)
-class SavedPlan(AnyPlan):
-    """Plan that ``plan.json`` and ``privacy.json`` state; it cannot be run.
+class SavedRun(Stage):
+    """All that ``plan.json`` and ``privacy.json`` say of a run; it cannot be carried out.
 
     Attributes:
-        stated: content of ``plan.json``.
+        stated_plan: content of ``plan.json``.
         stated_facts: of ``privacy.json``.
-        target, num_records, guarantee, draws: as of every plan.
-        verdict: that was saved, on the draws.
-        schema: public facts of a table's columns, or None.
+        guarantee, draws: as of every stage.
         released_path: of a run in a metric, or None.
     """
 
-    stated: dict[str, Any]
+    stated_plan: dict[str, Any]
     stated_facts: dict[str, object]
-    target: Target
-    num_records: int
     guarantee: Guarantee | None
     draws: int
-    verdict: Verdict
-    schema: Schema | None = None
     released_path: Trace | None = None
 
     @property
     def unit(self) -> str:
-        """Whom the guarantee speaks of, which a mechanism may decide."""
-        return str(self.stated.get("unit") or super().unit)
+        """Whom the guarantee speaks of."""
+        return str(self.stated_plan.get("unit") or "")
 
     @property
     def label(self) -> str:
         """Name of the sampler or of the mechanism."""
-        return str(self.stated["label"])
-
-    @property
-    def parts(self) -> tuple[object, ...]:
-        """The target: no code of the method was saved."""
-        return (self.target,)
-
-    @property
-    def sections(self) -> dict[str, Any]:
-        """Sections of the config that made the plan."""
-        return self.stated["config"]
+        return str(self.stated_plan["label"])
 
     @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
-        return bool(self.stated.get("sampler") or self.stated.get("run"))
+        return bool(self.stated_plan.get("sampler") or self.stated_plan.get("run"))
 
-    def to_json(self, secret: bool = True) -> dict[str, object]:
-        """Return the content of ``plan.json``."""
-        return self.stated
+    @property
+    def unproved(self) -> str:
+        """Part that the proof of the noise does not cover."""
+        return str(self.stated_plan.get("unproved") or "")
 
-    def facts(self) -> dict[str, object]:
-        """Return what ``privacy.json`` says of the plan beside its guarantee."""
+    def assuming(self, *sentences: str) -> Self:
+        """Return itself: a guarantee that was read back holds the assumptions that it was released under."""
+        return self
+
+    def sections(self, plan: Plan) -> dict[str, Any]:
+        """Return the sections of the config that made the plan."""
+        made: dict[str, Any] = self.stated_plan["config"]
+        return made
+
+    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return what was run."""
+        said = self.stated_plan
+        return [(name, str(said[name])) for name in ("sampler", "mechanism") if said.get(name)]
+
+    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return that there is no guarantee, and what was noted."""
+        none = "none" if self.guarantee is None else ""
+        return labelled("guarantee", none) + labelled("note", str(self.stated_plan.get("note") or ""))
+
+    def facts(self, plan: Plan) -> dict[str, object]:
+        """Return the content of ``privacy.json``."""
         return self.stated_facts
-
-    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
-        """(label, sentence) pairs: what was run, its guarantee and its verdict."""
-        how = [(name, str(self.stated[name])) for name in ("sampler", "mechanism") if self.stated.get(name)]
-        said = [
-            ("target", repr(self.target)),
-            *how,
-            ("guarantee", str(self.guarantee or "none")),
-        ]
-        noted = [(name, str(self.stated[name])) for name in ("note", "unproved") if self.stated.get(name)]
-        return said + noted + self.verdict.lines()
 
 
 def target_of(stated: dict[str, Any]) -> Target:

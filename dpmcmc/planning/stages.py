@@ -1,45 +1,111 @@
-"""Stages of a sampler's run before its chain, and all that a run has under privacy alone.
+"""A plan is a list of stages, each with its release, its events and its commit.
 
-A plan is a list of stages. A sampler's run is a chain, before which it may release a metric (``private_metric.py``), or
-a draw that every chain starts from (:class:`Start`). A mechanism's plan is one release alone. Every stage states
-what it is charged for, and the guarantee of the plan is computed from the events of all of them. The engine carries
-stages out in their order, and commits each (``engine/chains.py``).
+    private_metric      a second moment, in whose units the gradients after it are clipped and noised
+    mechanism_release   one reading of the records by a mechanism: an estimate, or a few draws
+    sampler_run         chains of noisy gradient steps
+    given_starts        starts that another release has paid for (:class:`GivenStarts`)
+
+A stage says what it costs, and its part of every description of the plan. The guarantee of the last stage is that of
+the plan: it is computed from the events of all of them. The engine carries stages out in their order, and commits each
+(``engine/work_table.py`` says who does it).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import Privacy
-from dpmcmc.privacy.accounting.shown_numbers import round_up
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
 
 
-class Stage(Protocol):
-    """A release that a run begins with."""
+class Stage:
+    """One part of a plan; what is not overridden has nothing to say.
+
+    Attributes:
+        guarantee: of everything that leaves with this stage and before it; None of a stage that has none of its own.
+        draws: that leave where it is the last stage.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.planning.stages import Stage
+        >>> target = dpmcmc.targets.LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> plan = dpmcmc.suggest(target, num_records=1000, epsilon=1.0)
+        >>> all(isinstance(stage, Stage) for stage in plan.stages)
+        True
+    """
+
+    guarantee: Guarantee | None
+    draws: int
+
+    @property
+    def label(self) -> str:
+        """Name of the sampler or of the mechanism, which names the run; empty of a stage that names none."""
+        return ""
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether its draws are chains of a sampler."""
+        return False
+
+    @property
+    def unproved(self) -> str:
+        """Part that the proof of the noise does not cover; empty where it covers all of it."""
+        return ""
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Sampler, mechanism and noise, which a user may have written."""
+        return ()
+
+    @property
+    def candidates(self) -> tuple[Plan, ...]:
+        """Plans that are carried out within it, each with a guarantee of its own."""
+        return ()
 
     @property
     def charge(self) -> Earlier:
-        """The charge for it in the guarantee of the run."""
+        """The charge for it in the guarantee of a stage after it, which is all that its own guarantee covers."""
+        assert self.guarantee is not None
+        return Earlier.of(self.guarantee)
 
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs that describe it to a person."""
+    def sections(self, plan: Plan) -> dict[str, Any]:
+        """Return the sections of the config that makes it, by name."""
+        return {}
 
-    def stated(self, secret: bool) -> dict[str, object]:
+    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return (label, sentence) pairs that say to a person what it does."""
+        return []
+
+    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return (label, sentence) pairs that stand after the guarantee: what privacy costs and buys."""
+        return []
+
+    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``, by key; ``secret`` as in ``Plan.to_json``."""
+        return {}
 
-    def facts(self) -> dict[str, object]:
+    def facts(self, plan: Plan) -> dict[str, object]:
         """Return its part of ``privacy.json``, by key."""
+        return {}
+
+    def replaced(self, **facts: Any) -> Self:
+        """Return it with other facts, by the names of its attributes."""
+        return dataclasses.replace(self, **facts)  # type: ignore[type-var]
+
+    def assuming(self, *sentences: str) -> Self:
+        """Return it with a guarantee that assumes more, which its own is needed for."""
+        if self.guarantee is None:
+            return self
+        return self.replaced(guarantee=self.guarantee.assuming(*sentences))
 
 
-@dataclass(frozen=True)
-class GivenStarts:
+@dataclass(frozen=True, eq=False)
+class GivenStarts(Stage):
     """Private starting points that ``sample`` is given: their release is another's, and the run's guarantee covers it.
 
     Attributes:
@@ -48,84 +114,6 @@ class GivenStarts:
 
     guarantee: Guarantee
 
-    @property
-    def charge(self) -> Earlier:
-        """All that their release cost."""
-        return Earlier.of(self.guarantee)
-
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs that describe it to a person."""
-        return [
-            (
-                "starts",
-                f"private ones, which sample is given; the guarantee covers their {self.guarantee}",
-            )
-        ]
-
-    def stated(self, secret: bool) -> dict[str, object]:
-        """Return its part of ``plan.json``: none."""
-        return {}
-
-    def facts(self) -> dict[str, object]:
-        """Return its part of ``privacy.json``: none, beside its events."""
-        return {}
-
-
-@dataclass(frozen=True, eq=False)
-class Private:
-    """All that a sampler's run has under privacy alone.
-
-    Attributes:
-        promise: what was asked for.
-        guarantee: computed from the charged events of all stages.
-        noise_multipliers: s_t·b/(N·C), (steps,) float64, nominal.
-        required_multiplier: what the calibrator asked for; 0 where the sampler's own noise suffices.
-        free_fraction: share of steps whose noise is the sampler's own.
-        bits: grid exponent of the exact sum.
-        second_bits: grid exponent of the sum of the second moment.
-        levels: draws per coordinate of the integer noise, for the gradient and for the second moment.
-        coordinates: of integer noise that a step is charged for; None: an audit's run, which may have any number.
-        before: stages that the run begins with, in their order.
-    """
-
-    promise: Privacy
-    guarantee: Guarantee
-    noise_multipliers: np.ndarray
-    required_multiplier: float
-    free_fraction: float
-    bits: int
-    second_bits: int
-    levels: tuple[int, int]
-    coordinates: int | None
-    before: tuple[Stage, ...] = ()
-
-    def replaced(self, **facts: Any) -> Self:
-        """Return it with other facts, by the names of the attributes."""
-        return dataclasses.replace(self, **facts)
-
-
-@dataclass(frozen=True)
-class Start(GivenStarts):
-    """A draw that every chain of a run starts from: a stage of the run.
-
-    Attributes:
-        release: plan of the draw.
-        guarantee: of the draw.
-    """
-
-    release: AnyPlan
-
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs that describe it to a person."""
-        epsilon = round_up(self.guarantee.epsilon)
-        drawn = f"every chain starts at one draw of {self.release.label}, which alone has epsilon {epsilon}"
-        settings = dict(self.release.lines()).get("settings", "none")
-        return [("start", f"{drawn}; its settings: {settings}")]
-
-    def stated(self, secret: bool) -> dict[str, object]:
-        """Return its part of ``plan.json``."""
-        return {"start": self.release.to_json(secret)}
-
-    def facts(self) -> dict[str, object]:
-        """Return its part of ``privacy.json``."""
-        return self.release.facts()
+    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return whose cost the guarantee covers."""
+        return [("starts", f"private ones, which sample is given; the guarantee covers their {self.guarantee}")]

@@ -1,6 +1,6 @@
 """Permitted uses of draws: prediction, intervals, both or nothing, each with its reason.
 
-``of_plan`` and ``of_one_shot`` decide from public facts, before a record is read. ``of_result`` adds what released
+``of_plan`` decides from public facts, before a record is read. ``of_result`` adds what released
 draws say of themselves, which is post-processing and costs nothing.
 
 Prediction. All records together move a release of Gaussian budget μ by at most N·μ standard deviations of its noise
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,18 +26,21 @@ from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.forecast import bought, curvatures, predicted_width
 from dpmcmc.planning.obstacles import UNMIXED, Obstacle, clip_bias, obstacles
 from dpmcmc.planning.path import check_path
 from dpmcmc.planning.permitted_uses import FACTS, IF_TRUE, INTERVALS, PREDICTION, REFUSED, Use, Verdict
-from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import three_digits
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.mechanism_release import MechanismRelease
+    from dpmcmc.planning.plan import Plan
 
 #: Least N·μ/√d, and most standard deviations of the prior that draws may spread over, for prediction.
 SIGNAL, SPREAD = 3.0, 20.0
@@ -47,10 +51,12 @@ FEWEST_DRAWS = 100
 
 
 def of_plan(plan: Plan) -> Verdict:
-    """Return the permitted uses of what a sampler's plan releases, before a record is read.
+    """Return the permitted uses of what a plan releases, before a record is read.
 
     Intervals are those of the draws, or of the posterior that follows from the path.
     """
+    if plan.release is not None:
+        return _of_release(plan, plan.release)
     verdict = _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
     if INTERVALS in verdict.usable_for:
         return verdict
@@ -62,23 +68,20 @@ def of_plan(plan: Plan) -> Verdict:
 
 
 def with_verdict(plan: Plan) -> Plan:
-    """Return a sampler's plan that stores its verdict."""
+    """Return a plan that stores its verdict."""
     return replace(plan, verdict=of_plan(plan))
 
 
-def of_draws(plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
-    """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
-    return of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
-
-
 def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
-    """Return the permitted uses of released draws of a sampler's plan.
+    """Return the permitted uses of released draws; those of a mechanism are what its plan says.
 
     Args:
         plan: that was run.
         diagnostics: ``ess`` and ``rhat`` of the released draws, as ``diagnostics.convergence.summary`` gives them.
         metric: that the run released, or None.
     """
+    if plan.run is None:
+        return plan.verdict
     found = list(obstacles(plan, metric))
     ess = diagnostics["ess"]
     rhat = diagnostics["rhat"]
@@ -114,30 +117,32 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
     return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
 
 
-def of_one_shot(
-    guarantee: Guarantee,
-    num_records: int,
-    target: Target,
-    intervals: Use,
-    width: float | None = None,
-) -> Verdict:
-    """Return the verdict on a one-shot release before a record is read.
-
-    Args:
-        guarantee, num_records, target: of its plan.
-        intervals: whether it gives them, and why.
-        width: predicted, of its intervals over the non-private ones, or None.
-    """
-    inflation = None if width is None else width**2
-    verdict = _verdict(_signal(guarantee, num_records, target), intervals)
+@on_one_blas_thread
+def _of_release(plan: Plan, release: MechanismRelease) -> Verdict:
+    """Return the verdict on a mechanism's release: one whose draws account for its noise says so itself."""
+    own = release.mechanism.intervals
+    intervals = _of_few_draws(release) if own is None else Use(*own(plan))
+    width = release.settings.get("predicted_width")
+    verdict = _verdict(_signal(release.guarantee, plan.num_records, plan.target), intervals)
     return replace(
         verdict,
-        predicted_inflation=inflation,
+        predicted_inflation=None if width is None else width**2,
         predicted_from=None if width is None else FACTS,
     )
 
 
-def warn_unless_for_intervals(plan: AnyPlan) -> None:
+def _of_few_draws(release: MechanismRelease) -> Use:
+    """Refuse intervals of draws that account for no noise."""
+    if release.draws == 1:
+        brief = "one release has no spread"
+        return Use(False, f"{REFUSED}: {brief}.", brief)
+    temper = release.settings.get("temper", 1.0)
+    what = "the posterior" if temper >= 1 else f"a posterior whose likelihood has the power {temper:.3g}"
+    why = f"{REFUSED}: nothing shows that intervals of {release.draws} draws of {what} cover."
+    return Use(False, why, "nothing shows that they cover")
+
+
+def warn_unless_for_intervals(plan: Plan) -> None:
     """Warn the caller of ``dpmcmc.sample`` of a private run whose draws are not for intervals, from public facts alone.
 
     A release of one draw has no spread that could be taken for one, and chains without privacy may show that they mix.
@@ -152,7 +157,7 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
-        if isinstance(score, LabelBlind) and isinstance(plan, Plan) and plan.label_blind:
+        if isinstance(score, LabelBlind) and plan.run is not None and plan.label_blind:
             use += _from_path(plan)
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
@@ -163,7 +168,7 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     )
 
 
-def warn_of_release(plan: AnyPlan, verdict: Verdict) -> None:
+def warn_of_release(plan: Plan, verdict: Verdict) -> None:
     """Warn the caller of ``dpmcmc.sample`` where a release says of itself that its intervals may not hold."""
     if INTERVALS in plan.usable_for and INTERVALS not in verdict.usable_for:
         warnings.warn(verdict.reasons[INTERVALS], NotForIntervals, stacklevel=3)

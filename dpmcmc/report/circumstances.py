@@ -11,8 +11,7 @@ from typing import Literal
 
 from dpmcmc.data.request import Privatised
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.saved import SavedPlan
+from dpmcmc.planning.plan import Plan
 
 #: How settings were chosen: as the author of the config declares, or by ``dpmcmc`` from public facts.
 Settings = Literal["without_these_records", "on_these_records", "by_dpmcmc"]
@@ -51,14 +50,14 @@ class Circumstances:
             )
 
     @classmethod
-    def of_plan(cls, plan: AnyPlan, public: bool = False) -> Circumstances:
+    def of_plan(cls, plan: Plan, public: bool = False) -> Circumstances:
         """Return the circumstances that a plan alone tells. A plan with reasons has settings that ``dpmcmc`` chose.
 
         Args:
             plan: of a run; the plan of a saved one states its circumstances.
             public: whether the records are.
         """
-        stated = plan.stated.get("circumstances") if isinstance(plan, SavedPlan) else None
+        stated = None if plan.saved is None else plan.saved.stated_plan.get("circumstances")
         circumstances = cls(settings="by_dpmcmc" if plan.reasons else None)
         if isinstance(stated, dict):  # a saved result holds neither the fit nor the times
             came_with = stated.get("came_with")

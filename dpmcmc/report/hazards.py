@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 
 
 class Whose(Protocol):
@@ -24,7 +24,7 @@ class Whose(Protocol):
         """``public``, ``private`` or another kind; None where it is not declared."""
 
 
-def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str]]:
+def hazards(plan: Plan, whose: Whose, intervals: bool) -> list[tuple[str, str]]:
     """Return (label, sentences) pairs.
 
     Args:
@@ -50,7 +50,7 @@ def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str
     ]
 
 
-def _unit(plan: AnyPlan) -> str:
+def _unit(plan: Plan) -> str:
     unit = plan.unit
     if plan.guarantee is not None and plan.guarantee.release == "labels":
         return (
@@ -85,7 +85,7 @@ def _collection(unit: str, whose: Whose) -> str:
     )
 
 
-def _groups(plan: AnyPlan, intervals: bool) -> str:
+def _groups(plan: Plan, intervals: bool) -> str:
     said = "The noise has one size for all, so it hides more of a small group than of a large one. "
     if plan.verdict.clip_bias in ("likely", "unknown"):
         said += (

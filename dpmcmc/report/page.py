@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.errors import printable
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.report.circumstances import Circumstances
@@ -71,7 +71,7 @@ _OPEN_ROWS = 30
 
 
 def page(
-    plan: AnyPlan,
+    plan: Plan,
     guarantee: Guarantee | None,
     summary: Summary,
     context: Context,

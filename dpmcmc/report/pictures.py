@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn by a separate process while the run is computed.
+"""Pictures of a run, drawn by a separate process while its draws are scored.
 
 Matplotlib takes more than a second to import and to draw, and JAX leaves one of two cores idle for most of a short run.
 The command forks the process before it loads anything else, when it has one thread and holds no record. The process

@@ -5,14 +5,14 @@ Its digests of the other files are added when a folder is sealed (``storage/run_
 
 from __future__ import annotations
 
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage.versions import versions
 
 
 def privacy_json(
-    plan: AnyPlan,
+    plan: Plan,
     guarantee: Guarantee | None,
     data: dict[str, object] | None = None,
     receipt: Receipt | None = None,

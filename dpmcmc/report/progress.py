@@ -22,7 +22,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 
 #: Called with (steps done, steps in all).
@@ -38,7 +37,7 @@ _SHOWN: ContextVar[Report | None] = ContextVar("shown", default=None)
 class Running(Protocol):
     """The part of a ``Life`` (``engine/life.py``) that this room uses."""
 
-    plan: AnyPlan
+    plan: Plan
     begun: bool
 
 
@@ -76,7 +75,7 @@ def report_steps(done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Running, console: Console) -> Iterator[Report]:
-    steps = run.plan.steps if isinstance(run.plan, Plan) else None
+    steps = run.plan.steps if run.plan.has_chains else None
     columns = (BarColumn(2 * _LINES), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("", total=steps)

@@ -29,7 +29,6 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from dpmcmc.data import DataSet, DataSpec
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_up
@@ -71,7 +70,7 @@ class PublicFacts:
     """
 
     name: str
-    plan: AnyPlan
+    plan: Plan
     secret: bool
     spec: DataSpec
     origin: str
@@ -90,7 +89,7 @@ class PublicFacts:
     def of(
         cls,
         name: str,
-        plan: AnyPlan,
+        plan: Plan,
         secret: bool,
         data: DataSet,
         day: datetime.date,
@@ -126,7 +125,7 @@ class PublicFacts:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan if isinstance(self.plan, Plan) else None
+        return None if self.plan.run is None else self.plan
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""

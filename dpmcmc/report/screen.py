@@ -14,7 +14,6 @@ from dpmcmc.data.base import DataSpec
 from dpmcmc.data.request import Privatised
 from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted_uses import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -41,7 +40,7 @@ _RELEASED = {
 
 def lines_of_plan(
     name: str,
-    plan: AnyPlan,
+    plan: Plan,
     spec: DataSpec,
     *,
     secret: bool,
@@ -77,7 +76,7 @@ def _briefly(unit: str) -> str:
     return unit.partition(" (")[0]
 
 
-def _model(plan: AnyPlan) -> str:
+def _model(plan: Plan) -> str:
     said = model(plan.target).removeprefix("Bayesian ")
     said = said.partition(" with ")[0].partition(", in which ")[0]
     # The words for an object that describes itself by nothing but its address are its class.
@@ -85,7 +84,7 @@ def _model(plan: AnyPlan) -> str:
     return said if plain else type(plan.target).__name__
 
 
-def _privacy(plan: AnyPlan, secret: bool, asked: float | None, came_with: Privatised | None) -> str:
+def _privacy(plan: Plan, secret: bool, asked: float | None, came_with: Privatised | None) -> str:
     if plan.guarantee is None and came_with is not None:
         return f"nothing more is charged: {came_with}"
     if plan.guarantee is None:
@@ -114,8 +113,8 @@ def power(value: float) -> str:
     return f"{value:.3g}".replace("e-0", "e-")
 
 
-def _method(plan: AnyPlan) -> Row:
-    if not isinstance(plan, Plan):
+def _method(plan: Plan) -> Row:
+    if plan.run is None:
         if plan.label == "NoiseAware":
             return (
                 "mechanism",
@@ -154,7 +153,7 @@ def _rule(plan: Plan) -> str:
 _HOT = 1.05
 
 
-def uses(verdict: Verdict, plan: AnyPlan, command: str) -> list[Row]:
+def uses(verdict: Verdict, plan: Plan, command: str) -> list[Row]:
     """Return what a release is for; of a refusal its reason in short, what would do better, and where all reasons are.
 
     Args:
@@ -180,7 +179,7 @@ def uses(verdict: Verdict, plan: AnyPlan, command: str) -> list[Row]:
     return [*lines, ("why", f"dpmcmc plan {command} --all")]
 
 
-def _better(verdict: Verdict, plan: AnyPlan) -> str | None:
+def _better(verdict: Verdict, plan: Plan) -> str | None:
     """Return the change of a config that would lead to what is refused; None where none is known."""
     if PREDICTION not in verdict.usable_for:
         if plan.guarantee is None:
@@ -193,7 +192,7 @@ def _better(verdict: Verdict, plan: AnyPlan) -> str | None:
     return "--set 'mechanism={name: noise_aware}'"
 
 
-def _derived(plan: AnyPlan) -> bool:
+def _derived(plan: Plan) -> bool:
     """Whether a noise-aware release is derived for a plan's model as it is declared."""
     score = score_of(plan.target)
     if score is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.events import DEVIATIONS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target
@@ -77,7 +77,7 @@ _ACCOUNTANTS = {
 }
 
 
-def title(plan: AnyPlan) -> str:
+def title(plan: Plan) -> str:
     """Return the title of a run that has no name: its formula where it has a schema, else its method."""
     return plan.label if plan.schema is None else _formula(plan.schema, _TITLE_COLUMNS)
 
@@ -91,7 +91,7 @@ def model(target: Target) -> str:
     return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
 
 
-def prior(plan: AnyPlan) -> str | None:
+def prior(plan: Plan) -> str | None:
     """Return the prior of a regression in words; None of other models."""
     inner, name = _named(plan.target)
     if name is None:
@@ -106,7 +106,7 @@ def prior(plan: AnyPlan) -> str | None:
     return f"independent normal priors of mean 0 and standard deviation {scale} for the coefficients {columns}{more}"
 
 
-def method_in_words(plan: AnyPlan) -> str:
+def method_in_words(plan: Plan) -> str:
     """Return the method in words, with its name in this library."""
     said = _METHODS.get(plan.label)
     if plan.has_chains and plan.guarantee is not None:
@@ -116,7 +116,7 @@ def method_in_words(plan: AnyPlan) -> str:
     return plan.label if said is None else f"{said} ({plan.label}{sandwich})"
 
 
-def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
+def estimated(plan: Plan) -> list[tuple[str, str]]:
     """Return (label, sentence) pairs that say what was estimated."""
     out = [("model", model(plan.target))]
     said = prior(plan)

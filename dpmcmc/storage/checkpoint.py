@@ -29,7 +29,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.storage.arrays import seal, unseal
 from dpmcmc.storage.atomic import write_atomically
-from dpmcmc.storage.commit import CommittedDraws, Point
+from dpmcmc.storage.commit import CommittedDraws, Point, arrays_of_pieces
 from dpmcmc.storage.files import read_json
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.leaves import from_text, plain, to_text
@@ -47,7 +47,7 @@ from dpmcmc.storage.lock import lock, still_names
 from dpmcmc.storage.pytree import PyTree
 
 #: Version of ``run.json``.
-VERSION = 2
+VERSION = 3
 
 
 def check_run(run: Any) -> None:
@@ -296,7 +296,7 @@ class Checkpoint:
         self._run = whole
 
     def _check_shared(self, devices: int) -> None:
-        """Refuse blocks of chains that do not divide over so many devices."""
+        """Refuse places for chains that do not divide over so many devices."""
         point = self.point()
         if point is not None and point.shape[0] % devices:
             raise CheckpointError(
@@ -377,7 +377,6 @@ class Checkpoint:
             shape=shape,
             until=_CHUNKS_BEFORE_FIRST_COMMIT * shape[1],
             norms=[0.0] * chains,
-            pieces=[[] for _ in range(chains)],
         )
         self._write(point)
         self._since = time.perf_counter()
@@ -385,7 +384,7 @@ class Checkpoint:
         return point
 
     def due(self, point: Point, step: int) -> bool:
-        """Whether a block at this step should commit: before ``until``, and sooner where that costs little."""
+        """Whether to commit at this step: before ``until``, and sooner where that costs little."""
         passed = time.perf_counter() - self._since
         return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
 
@@ -394,7 +393,7 @@ class Checkpoint:
         point: Point,
         step: int,
         states: PyTree,
-        traces: Sequence[CommittedDraws],
+        draws: CommittedDraws,
         steps: int,
         seconds: float,
     ) -> None:
@@ -402,38 +401,31 @@ class Checkpoint:
 
         Args:
             point: the commit before; moved to where the run is now.
-            step: the block's next step.
-            states: of the block, a pytree; not looked at where the block is done.
-            traces: of every chain, with its ``pieces`` and ``norm``.
-            steps: of the block that is running.
+            step: the next step of the chains.
+            states: of the chains, a pytree; not looked at where they are done.
+            draws: what is kept of them.
+            steps: in all.
             seconds: that the run has taken.
         """
         started = time.perf_counter()
         chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
-        block_done = step >= steps
-        last = block_done and point.block + point.shape[0] >= len(traces)
-        fresh = {i: trace.pieces[len(point.pieces[i]) :] for i, trace in enumerate(traces)}
-        for i, pieces in fresh.items():
-            point.pieces[i] += [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in pieces]
-        if any(fresh.values()):
-            arrays = {
-                f"{i}/{j}/{k}": leaf
-                for i, pieces in fresh.items()
-                for j, piece in enumerate(pieces)
-                for k, leaf in enumerate(jax.tree.leaves(piece))
-            }
+        fresh = [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in draws.pieces[len(point.pieces) :]]
+        point.pieces += fresh
+        if fresh:
             name = f"draws-{point.number + 1:05d}.bin"
-            point.files.append((name, seal(self.folder / name, arrays, last=False)))
+            point.files.append((name, seal(self.folder / name, arrays_of_pieces(fresh), last=False)))
         point.seconds = seconds
-        point.norms = [float(trace.norm) for trace in traces]
-        point.states = None if block_done else [np.asarray(plain(leaf)) for leaf in jax.tree.leaves(states)]
-        point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
+        point.norms = [float(norm) for norm in draws.norms]
+        point.complete = step >= steps
+        leaves = [] if point.complete else jax.tree.leaves(states)
+        point.states = [np.asarray(plain(leaf)) for leaf in leaves] or None
+        point.step = step
         # Twice the chunks that should pass before the next is due.
         ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
         point.until = point.step + ahead * point.shape[1]
         point.number += 1
         self._write(point)
-        if last:
+        if point.complete:
             self._run["keys"] = None
             self._save()
         self._since = time.perf_counter()

@@ -16,17 +16,34 @@ import numpy as np
 from dpmcmc.storage.arrays import unseal
 from dpmcmc.storage.pytree import PyTree
 
+#: Begins the names of arrays of pieces.
+_PIECE = "piece/"
+
+
+def arrays_of_pieces(pieces: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the leaves of pieces by name."""
+    return {f"{_PIECE}{j}/{k}": leaf for j, leaves in enumerate(pieces) for k, leaf in enumerate(leaves)}
+
+
+def pieces_of(arrays: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
+    """Return pieces of the arrays that :func:`arrays_of_pieces` gave."""
+    found: dict[int, dict[int, np.ndarray]] = {}
+    for name, leaf in arrays.items():
+        j, k = map(int, name.removeprefix(_PIECE).split("/"))
+        found.setdefault(j, {})[k] = leaf
+    return [[found[j][k] for k in sorted(found[j])] for j in sorted(found)]
+
 
 class CommittedDraws(Protocol):
-    """Everything that a commit keeps of one chain.
+    """Everything that a commit keeps of the chains.
 
     Attributes:
-        pieces: kept draws of each chunk, pytrees.
-        norm: of the last position.
+        pieces: kept draws of each chunk that has some, pytrees.
+        norms: of the last positions, (chains,).
     """
 
     pieces: list[PyTree]
-    norm: float
+    norms: np.ndarray
 
 
 @dataclass
@@ -35,34 +52,29 @@ class Point:
 
     Attributes:
         number: of the commit.
-        block: first chain of the block that is running.
-        step: its next step.
-        until: step that it may reach before the next commit.
-        shape: (chains in a block, steps in a chunk); a resumed run keeps them.
-        states: leaves of the block's states, or None where it has not started.
+        complete: whether the chains have done their steps.
+        step: the next one.
+        until: step that they may reach before the next commit.
+        shape: (places for chains, steps in a chunk); a resumed run keeps them.
+        states: leaves of the states, or None where none is taken or left to take.
         norms: last norm of every chain.
-        pieces: per chain the leaves of each piece of its draws.
+        pieces: leaves of each piece of the draws.
         seconds: of running so far.
         files: names and digests of the files that hold them.
         sure: whether no later commit was lost.
     """
 
     number: int = 0
-    block: int = 0
+    complete: bool = False
     step: int = 0
     until: int = 0
     shape: tuple[int, int] = (0, 0)
     states: list[np.ndarray] | None = None
     norms: list[float] = field(default_factory=list)
-    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
+    pieces: list[list[np.ndarray]] = field(default_factory=list)
     seconds: float = 0.0
     files: list[tuple[str, str]] = field(default_factory=list)
     sure: bool = True
-
-    @property
-    def complete(self) -> bool:
-        """Whether every chain has done its steps."""
-        return self.block >= len(self.norms)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays of its file: all but the pieces, which lie in files of their own."""
@@ -72,42 +84,25 @@ class Point:
 
     def read_pieces(self, folder: Path) -> bool:
         """Read the draws that the commit names from its checkpoint's folder; return whether they are whole."""
-        self.pieces = [[] for _ in self.norms]
+        self.pieces = []
         for name, digest in self.files:
             held = unseal(folder / name)
             if held is None or held[0] != digest:
                 return False
-            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
-            for key, leaf in held[1].items():
-                i, j, _ = (int(part) for part in key.split("/"))
-                grouped.setdefault((i, j), []).append(leaf)
-            for (i, _), leaves in grouped.items():
-                self.pieces[i].append(leaves)
+            self.pieces += pieces_of(held[1])
         return True
 
     def whole(self) -> dict[str, np.ndarray]:
         """Arrays of it and of its pieces, as another process takes them; see :meth:`of_whole`."""
-        pieces = {
-            f"piece/{i}/{j}/{k}": leaf
-            for i, own in enumerate(self.pieces)
-            for j, leaves in enumerate(own)
-            for k, leaf in enumerate(leaves)
-        }
-        return self.arrays() | pieces
+        return self.arrays() | arrays_of_pieces(self.pieces)
 
     @classmethod
     def of_whole(cls, arrays: dict[str, np.ndarray]) -> Point:
         """Point that :meth:`whole` gave the arrays of."""
-        names = [name for name in arrays if name.startswith("piece/")]
-        pieces = {name: arrays[name] for name in names}
-        point = cls.of({name: arrays[name] for name in arrays if name not in pieces})
+        pieces = {name: leaf for name, leaf in arrays.items() if name.startswith(_PIECE)}
+        point = cls.of({name: leaf for name, leaf in arrays.items() if name not in pieces})
         assert point is not None  # it was made by this version
-        point.pieces = [[] for _ in point.norms]
-        for name, leaf in pieces.items():
-            i, j, _ = (int(part) for part in name.split("/")[1:])
-            own = point.pieces[i]
-            own += [[] for _ in range(len(own), j + 1)]
-            own[j].append(leaf)
+        point.pieces = pieces_of(pieces)
         return point
 
     @classmethod

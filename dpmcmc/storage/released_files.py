@@ -40,13 +40,13 @@ CONFIDENTIAL = "confidential"
 CHECKPOINT = "checkpoint"
 HELD = ("diagnostics.json", "failure.json", "per_record.csv")
 #: Names of tables and of what is written beside them, by sweeps and by the experiments.
-RESULTS, ABOUT, CELLS = "results.csv", "about.json", "cells"
+RESULTS, ABOUT = "results.csv", "about.json"
 TABLES = (
-    *(RESULTS, ABOUT, CELLS, "summary.csv", "comparison.csv", "predictive.csv"),
+    *(RESULTS, ABOUT, "summary.csv", "comparison.csv", "predictive.csv"),
     *("beside.csv", "choose.csv", "noise_multipliers.csv", "losses.md", "ranks.png"),
 )
-#: The config of a run and of a sweep, which a user's own may be called too.
-CONFIG, GRID = "config.yaml", "sweep.yaml"
+#: The config of a run, which a user's own may be called too.
+CONFIG = "config.yaml"
 
 
 def digest(content: bytes) -> str:

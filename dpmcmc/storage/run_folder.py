@@ -1,14 +1,18 @@
-"""A folder that a run writes: who may read its files, and the one time that they bear.
+"""A folder that a run writes: who may read its files, their digests, and the one time that they bear.
+
+``state`` writes ``privacy.json`` before the first other file, and ``seal`` writes it with all digests after the last.
 
 The modification time of a file tells when its computation ended, and the length of a run depends on secret batches
 and on records. Every file that others may read therefore bears the day on which the run began, in UTC, from its
-first moment. The file system's own times (change and birth) cannot be set; a copy does not have them.
+first moment, and so do the folders once they are sealed. The file system's own times (change and birth) cannot be set;
+a copy does not have them.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +20,6 @@ from typing import Any
 
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.released_files import KEY, PICTURES, PRIVACY, digest, is_left_over, list_released
-
-
-def remove_others(folder: Path, mine: dict[str, str]) -> None:
-    """Remove the released files that an earlier start of the run left, and what killed writes left."""
-    for name in list_released(folder):
-        if name not in mine:
-            (folder / name).unlink()
-    for path in folder.iterdir():
-        if is_left_over(path.name):
-            path.unlink()
 
 
 def today() -> datetime.date:
@@ -54,14 +48,6 @@ class RunFolder:
     owner_only: bool = False
     written: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    def make(self) -> None:
-        """Create the folder.
-
-        Raises:
-            OSError: it cannot be made.
-        """
-        self._make(self.folder)
-
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file whole or not at all.
 
@@ -69,20 +55,19 @@ class RunFolder:
             OSError: it cannot be written.
         """
         path = self.folder / name
-        self._make(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777)
         whole = content.encode() if isinstance(content, str) else content
 
-        def filled(temporary: Path) -> None:
+        def fill(temporary: Path) -> None:
             temporary.write_bytes(whole)
             self.date(temporary)
 
-        write_atomically(path, filled, 0o600 if self.owner_only else 0o644)
+        write_atomically(path, fill, 0o600 if self.owner_only else 0o644)
         self.written[name] = digest(whole)
-        self.date(path.parent, self.folder)
 
     def json(self, name: str, body: object) -> None:
-        """Write strict JSON, which has no NaN."""
-        self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
+        """Write strict JSON, in which a number that is not finite is null."""
+        self.write(name, json.dumps(_without_nan(body), indent=2, allow_nan=False) + "\n")
 
     def state(self, said: dict[str, Any]) -> None:
         """Write ``privacy.json`` of a run that has not ended: before the first of the other files, or anew."""
@@ -91,13 +76,17 @@ class RunFolder:
     def seal(self, said: dict[str, Any]) -> None:
         """Write ``privacy.json`` with the digests of all that was written here, after the last of the other files.
 
-        Released files that an earlier start of the run wrote, and this one did not, are removed.
+        Released files that an earlier start of the run wrote, and this one did not, are removed, and so is what killed
+        writes left.
         """
         mine = {name: self.written[name] for name in sorted(self.written) if name != PRIVACY}
-        remove_others(self.folder, mine)
+        others = [self.folder / name for name in list_released(self.folder) if name not in mine]
+        left = [path for path in self.folder.iterdir() if is_left_over(path.name)]
+        pictures = self.folder / PICTURES
+        for path in (*others, *left, *pictures.glob(".*.png")):
+            path.unlink()
         self.json(PRIVACY, said | {KEY: mine})
-        if (self.folder / PICTURES).is_dir():
-            self.date(self.folder / PICTURES, self.folder)
+        self.date(*([pictures] if pictures.is_dir() else []), self.folder)
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""
@@ -105,13 +94,8 @@ class RunFolder:
         for path in paths:
             os.utime(path, (midnight, midnight))
 
-    def date_all(self, *others: Path) -> None:
-        """Give the one time to everything outside ``others``, and to these folders, whose time others may see."""
-        for path in (*self.folder.rglob("*"), self.folder):
-            # A link is not of the run, and what it leads to even less.
-            if not path.is_symlink() and not any(path.is_relative_to(other) for other in others):
-                self.date(path)
-        self.date(*(other for other in others if other.exists()))
 
-    def _make(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777)
+def _without_nan(body: object) -> object:
+    if isinstance(body, dict):
+        return {key: _without_nan(value) for key, value in body.items()}
+    return None if isinstance(body, float) and not math.isfinite(body) else body

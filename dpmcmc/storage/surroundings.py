@@ -6,7 +6,7 @@ A path is looked at by its name and by what links lead to. Nothing is opened but
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dpmcmc.errors import InputError
@@ -17,7 +17,6 @@ from dpmcmc.storage.released_files import (
     CONFIDENTIAL,
     CONFIG,
     DRAWN,
-    GRID,
     HELD,
     KEY,
     PICTURES,
@@ -25,6 +24,7 @@ from dpmcmc.storage.released_files import (
     TABLES,
     has_ended,
     is_left_over,
+    is_sealed,
 )
 
 #: All other names that this library writes into folders that are passed on.
@@ -45,7 +45,7 @@ def written_beside(path: Path) -> Path | None:
     for way in _ways(path):
         for folder in way.parents:
             found = [folder / name for name in OURS if os.path.lexists(folder / name)]
-            configs = any(os.path.lexists(folder / name) for name in (CONFIG, GRID))
+            configs = os.path.lexists(folder / CONFIG)
             alone = any(one.name in _OURS_ALONE for one in found)
             if found and (folder == way.parent or alone or configs or len(found) > 1):
                 return found[0]
@@ -68,10 +68,15 @@ def _ways(path: Path) -> Iterator[Path]:
             done = os.path.normpath(step)
 
 
-def check_free(folder: str | Path) -> None:
+def check_free(folder: str | Path, option: str = "folder", left: Collection[str] = (CONFIDENTIAL,)) -> None:
     """Refuse a folder that holds something, or that lies in a checkpoint.
 
-    A result that was not saved to its end may be saved there again. ``confidential/`` may be there.
+    A result that was not saved to its end may be saved there again.
+
+    Args:
+        folder: to write in; need not exist.
+        option: that named it.
+        left: names that may be there.
 
     Raises:
         InputError: it is not free.
@@ -81,14 +86,18 @@ def check_free(folder: str | Path) -> None:
     checkpoint = checkpoint_around(place)
     if checkpoint is not None:
         raise InputError(
-            f"folder: {place} lies in {checkpoint}, which holds the keys of a run; give a folder elsewhere"
+            f"{option}: {place} lies in a checkpoint, {checkpoint}, which holds the keys of a run; give a folder "
+            "elsewhere"
         )
-    if not place.exists():
+    names = {path.name for path in place.iterdir()} if os.path.lexists(place) else set()
+    held = {name for name in names if not is_left_over(name)} - set(left)
+    if not held or (held <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
         return
-    names = {path.name for path in place.iterdir() if not is_left_over(path.name)} - {CONFIDENTIAL}
-    if names and not (names <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
-        what = "a result" if PRIVACY in names else "something"
-        raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
+    what = "a run" if CONFIG in held else "a result" if PRIVACY in held else "something"
+    done = " that is done" if CONFIG in held and is_sealed(place) else ""
+    raise InputError(
+        f"{option}: {place} already holds {what}{done}; a folder is one result: give one that is new or empty"
+    )
 
 
 def checkpoint_around(folder: Path) -> Path | None:

@@ -28,7 +28,7 @@ from dpmcmc.engine.results_table import Table, numbers
 from dpmcmc.engine.tasks import Lost, outcomes
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
-from experiments.figure_files import CONFIGS, load, report
+from experiments.figure_files import CONFIGS, load, report, write_table
 from experiments.intervals import table
 from experiments.intervals.designs import design
 from experiments.intervals.measure import Failure, Row, Seen, Task, seen, summarised
@@ -75,7 +75,7 @@ def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
             chosen = {at: asked[at] for at in those}
             for at, tables in _tables(chosen, None if workers == 1 else workers):
                 add(at, summarised(tables, _task(asked[at], 0)))
-        kept.arrange(lambda every: table.ordered([numbers(row) for row in every]))
+        write_table(kept.path, table.COLUMNS, table.ordered([numbers(row) for row in kept.rows]))
     return [rows[at] for at in range(len(asked))]
 
 

@@ -21,7 +21,6 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms import MechanismPlan
 from experiments.intervals.designs import INTERCEPT, Chain, design
 
 Row = dict[str, str | float | int]
@@ -120,7 +119,7 @@ def _reference(name: str, records: int, table: int, precision: float | None) -> 
 
 def predicted_width(result: dpmcmc.Result) -> float:
     """Return the width over that of the non-private fit as the plan predicts it, of a range its geometric mean."""
-    found = result.plan.settings.get("predicted_width") if isinstance(result.plan, MechanismPlan) else None
+    found = result.plan.settings.get("predicted_width") if result.plan.release is not None else None
     if found is None and result.plan is not None:
         found = result.verdict.predicted_width
     if found is None:

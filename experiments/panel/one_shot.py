@@ -6,6 +6,7 @@ iterates of one length, a batch of chains for all posterior draws.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
-from dpmcmc.mechanisms.base import MechanismPlan, release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import GivenStarts
 from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
@@ -28,10 +30,10 @@ from experiments.panel.trial import Outcome, Site, Trial, clock
 
 Run = Callable[[Sequence[Trial], Site], list[Outcome]]
 #: For each trial its plan, or a sentence where there is none.
-Found = Sequence[MechanismPlan | str]
+Found = Sequence[Plan | str]
 
 
-def plan_of(mechanism: Any, epsilon: float, site: Site) -> MechanismPlan:
+def plan_of(mechanism: Any, epsilon: float, site: Site) -> Plan:
     """The plan of a mechanism on the site's model."""
     return mechanism.plan(
         site.target(), num_records=site.num_records, epsilon=epsilon, delta=site.delta, adjacency=site.adjacency
@@ -41,7 +43,7 @@ def plan_of(mechanism: Any, epsilon: float, site: Site) -> MechanismPlan:
 def objective(calibration: str) -> Run:
     """Objective perturbation; its settings are ``regularisation`` and, for the Huberised loss, ``clip``."""
 
-    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    def make(settings: Settings, epsilon: float, site: Site) -> Plan:
         return plan_of(
             ObjectivePerturbation(
                 clip=settings.get("clip"), regularisation=settings["regularisation"], calibration=calibration
@@ -56,7 +58,7 @@ def objective(calibration: str) -> Run:
 def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Output perturbation; its settings are ``regularisation``."""
 
-    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    def make(settings: Settings, epsilon: float, site: Site) -> Plan:
         return plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
 
     return released(plans(make, trials, site), trials, site)
@@ -70,7 +72,7 @@ def released(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]
         if isinstance(plan, str):
             outcomes.append(Outcome(None, None, 0.0, plan))
         else:
-            done = release(plan, site.records, key=trial.key)
+            done = dpmcmc.sample(plan, site.records, key=trial.key)
             outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
     return outcomes
 
@@ -78,7 +80,7 @@ def released(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]
 def certified(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Certified OPS; its settings are ``steps``, ``prior_precision`` and ``step_fraction``."""
 
-    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    def make(settings: Settings, epsilon: float, site: Site) -> Plan:
         return plan_of(CertifiedOPS(**settings), epsilon, site)
 
     found = plans(make, trials, site)
@@ -94,7 +96,7 @@ def certified(trials: Sequence[Trial], site: Site) -> list[Outcome]:
 def ops(form: str) -> Run:
     """One posterior draw; its settings are the fields of :class:`OPS` beside ``form``."""
 
-    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    def make(settings: Settings, epsilon: float, site: Site) -> Plan:
         return plan_of(OPS(form, **settings), epsilon, site)  # type: ignore[arg-type]
 
     def run(trials: Sequence[Trial], site: Site) -> list[Outcome]:
@@ -133,7 +135,7 @@ def run_ops(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]:
     return _by_group(found, lambda plan: plan.mechanism.radius, draw)
 
 
-def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
+def _posterior(plan: Plan) -> tuple[float, float, float]:
     """(temper, prior precision, power of the prior)."""
     own = plan.mechanism.prior_precision
     precision = plan.target.prior_precision if own is None else own
@@ -162,9 +164,9 @@ def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:
 
 def run_hybrids(found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """All posterior draws, then all runs from there."""
-    firsts = [plan if isinstance(plan, str) else plan.start for plan in found]
-    drawn = run_ops(firsts, trials, site)  # type: ignore[arg-type]
-    runs = [plan if isinstance(plan, str) else plan.chain for plan in found]
+    firsts = [plan if isinstance(plan, str) else plan.alone(plan.stages[0]) for plan in found]
+    drawn = run_ops(firsts, trials, site)
+    runs = [plan if isinstance(plan, str) else _from_given(plan) for plan in found]
     starts = [jnp.asarray(o.draws) for o in drawn if o.draws is not None]
     outcomes = run_plans(runs, trials, site, starts)  # type: ignore[arg-type]
     return [
@@ -173,9 +175,16 @@ def run_hybrids(found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], sit
     ]
 
 
+def _from_given(plan: Plan) -> Plan:
+    """Return the plan of a hybrid's run alone, which is given the draws that it starts from."""
+    draw, run = plan.stages
+    assert draw.guarantee is not None
+    return dataclasses.replace(plan, stages=(GivenStarts(draw.guarantee), run))
+
+
 def _by_group(
     found: Found,
-    group: Callable[[MechanismPlan], Hashable],
+    group: Callable[[Plan], Hashable],
     draw: Callable[[list[int]], list[np.ndarray]],
 ) -> list[Outcome]:
     """Draws, (1, d) each, of trials that are alike in ``group``, one group after the other."""

@@ -22,15 +22,15 @@ accountant proves for the noise that is really added is the guarantee, and it is
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import dpmcmc
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.calibration import closed_form
@@ -61,9 +61,7 @@ def length(site: Site) -> tuple[int, int]:
     return batch, math.ceil(site.printed_passes * site.num_records / batch)
 
 
-def _plan(
-    sampler: dpmcmc.samplers.base.Sampler, site: Site, burn_in: float, after: MechanismPlan | None = None
-) -> dpmcmc.Plan:
+def _plan(sampler: dpmcmc.samplers.base.Sampler, site: Site, burn_in: float, after: Plan | None = None) -> dpmcmc.Plan:
     """A run that adds the noise its sampler has, and accounts for it."""
     batch, steps = length(site)
     first = int(burn_in * steps)
@@ -104,7 +102,7 @@ sgld = runner(_sgld)
 sgnht = runner(_sgnht)
 
 
-def ops_plan(radius: float, target: Target, epsilon: float, **promise: Any) -> MechanismPlan:
+def ops_plan(radius: float, target: Target, epsilon: float, **promise: Any) -> Plan:
     """OPS as printed on ‖θ‖ <= radius, ``promise`` as of ``OPS.plan``: form ``range`` at the printed temper and price.
 
     Without a replaced record the potential changes by one record's loss, and the price is that of form ``range``.
@@ -124,10 +122,10 @@ def ops_plan(radius: float, target: Target, epsilon: float, **promise: Any) -> M
         assumptions=given.assumptions,
     )
     found = {"temper": temper, "prior_temper": temper, "epsilon_per_draw": unit * temper}
-    return dataclasses.replace(plan, guarantee=guarantee, settings=plan.settings | found)
+    return with_verdict(plan.with_last(guarantee=guarantee, settings=plan.settings | found))
 
 
-def _ops(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+def _ops(settings: Settings, epsilon: float, site: Site) -> Plan:
     """OPS; its settings are ``radius``."""
     return ops_plan(
         settings["radius"],
@@ -155,7 +153,7 @@ def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     return one_shot.run_hybrids(plans(_hybrid, trials, site), trials, site)
 
 
-def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+def _output(settings: Settings, epsilon: float, site: Site) -> Plan:
     """The classic Gaussian noise, at any ε; its formula is proved for ε < 1 alone, the guarantee is computed."""
     tight = one_shot.plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
     sensitivity = tight.settings["sensitivity"]
@@ -168,7 +166,7 @@ def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
         accountant=tight.guarantee.accountant,
         release=tight.guarantee.release,
     )
-    return dataclasses.replace(tight, guarantee=guarantee, settings={**tight.settings, "noise_std": noise_std})
+    return with_verdict(tight.with_last(guarantee=guarantee, settings={**tight.settings, "noise_std": noise_std}))
 
 
 def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:

@@ -1,16 +1,17 @@
-"""Gradient samplers with tight accounting: every trial of one sampler in one sweep."""
+"""Gradient samplers with tight accounting."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.accounting.sampling import Sampling
 from experiments.panel.config import Settings
@@ -106,7 +107,7 @@ def plans(make_plan: Callable[..., Any], trials: Sequence[Trial], site: Site) ->
 def run_plans(
     found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, starts: Any = None
 ) -> list[Outcome]:
-    """Run plans as one sweep.
+    """Run plans.
 
     Args:
         found: one for each trial; a sentence where there is none.
@@ -114,20 +115,18 @@ def run_plans(
         site: where.
         starts: private starting points, one for each plan that is one.
     """
-    at = [i for i, plan in enumerate(found) if isinstance(plan, dpmcmc.Plan)]
-    options: dict[str, Any] = {} if starts is None else {"starts": starts}
-    results = sample_all(
-        [found[i] for i in at],  # type: ignore[misc]
-        site.records,
-        keys=[trials[i].key for i in at],
-        **options,
-    )
-    outcomes = [Outcome(None, None, 0.0, str(problem)) for problem in found]
-    for i, result in zip(at, results, strict=True):
-        guarantee = found[i].guarantee  # type: ignore[union-attr]
-        if isinstance(result, dpmcmc.DivergedError):
-            outcomes[i] = Outcome(None, guarantee, 0.0, f"diverged by step {result.step}")
-        else:
-            draws = np.asarray(result.flat_draws())
-            outcomes[i] = Outcome(draws, guarantee, sum(result.wall_seconds.values()))
-    return outcomes
+    begun = itertools.repeat(None) if starts is None else iter(starts)
+    return [
+        Outcome(None, None, 0.0, plan) if isinstance(plan, str) else _outcome(plan, trial, site, next(begun))
+        for plan, trial in zip(found, trials, strict=True)
+    ]
+
+
+def _outcome(plan: dpmcmc.Plan, trial: Trial, site: Site, start: Any) -> Outcome:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+            result = dpmcmc.sample(plan, site.records, key=trial.key, starts=start)
+    except dpmcmc.DivergedError as error:
+        return Outcome(None, plan.guarantee, 0.0, f"diverged by step {error.step}")
+    return Outcome(np.asarray(result.flat_draws()), plan.guarantee, sum(result.wall_seconds.values()))

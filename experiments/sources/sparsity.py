@@ -47,8 +47,8 @@ from scipy.special import softmax
 
 from dpmcmc.inference import Evidence
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.vote import weights_of
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
@@ -149,7 +149,7 @@ def probabilities_of(losses: np.ndarray, coefficient: float) -> np.ndarray:
 def released(epsilon: float, seeds: tuple[int, ...], repeats: int) -> Iterator[tuple[Any, np.ndarray, Evidence]]:
     """Yield (records, true θ, released evidence) of fresh data sets; with two ``seeds`` θ is drawn from the prior."""
     target = LinearRegression(SLAB, NOISE_SCALE, BOUND, num_features=D, row_bound=BOUND)
-    plan: MechanismPlan = NoiseAware(draws=1).plan(target, num_records=N, epsilon=epsilon, delta=DELTA)
+    plan: Plan = NoiseAware(draws=1).plan(target, num_records=N, epsilon=epsilon, delta=DELTA)
     for repeat in range(repeats):
         rng = np.random.default_rng([*seeds, repeat])
         if len(seeds) > 1:

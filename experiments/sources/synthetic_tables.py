@@ -38,11 +38,12 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import t as student
 
+import dpmcmc
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference import Evidence
 from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.normal_law import symmetric_noise
-from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LogisticRegression
 from experiments.sources.script import script
 
@@ -153,7 +154,7 @@ def coverage(repeats: int, num_tables: int) -> list[dict[str, Any]]:
         rng = np.random.default_rng(seed)
         x, theta = real_rows(N, rng), rng.normal(size=8)
         y = (rng.random(N) < expit(x @ theta)).astype(np.int32)
-        evidence = release(plan, {"x": x.astype(np.float32), "y": y}, key=seed).evidence
+        evidence = dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y}, key=seed).evidence
         assert evidence is not None
         made = tables(evidence, num_tables, seed)
         analyses = {

@@ -6,8 +6,7 @@ sensitivity, and ``jax.random.normal`` has no tails beyond 5.42σ.
 
 They are as well made as the engine's, or a ratio would tell of engineering and not of safeguards. The random numbers of
 a group of steps are drawn side by side before the steps are taken, rows are aligned and their norms computed once, and
-a step stays on one core. Their Poisson batches have the room that the engine usually reads, and lose what is beyond it,
-where the engine would read on.
+a step stays on one core.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.device_calls import RARE
 from dpmcmc.engine.sizes import ONE_THREAD
 from dpmcmc.privacy import GradientQuery
 from dpmcmc.privacy.query import exact_sums
@@ -143,16 +141,15 @@ def _with_replacement(features: int, num_records: int, batch: int) -> Callable[[
     return draw
 
 
-def _usual(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
-    """Draws a batch into the room that the engine reads of most groups of steps."""
-    slots, _ = plan.sampling.capacity(plan.num_records, RARE / _TOGETHER)
-    select = selector(plan.sampling, plan.num_records, min(slots, plan.slots))
+def _select(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
+    """Draws a batch into the room that the plan is charged for."""
+    select = selector(plan.sampling, plan.num_records, plan.slots)
     assert select is not None
     return select
 
 
 def _poisson_batch(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
-    select = _usual(plan)
+    select = _select(plan)
 
     def draw(key: jax.Array) -> Any:
         batch_key, noise_key = jax.random.split(key)
@@ -212,7 +209,7 @@ def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
 def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
     """dpmcmc's query and sampler in the same loop."""
     query = GradientQuery(
-        plan.target, plan.num_records, plan.batch_size, CLIP, _usual(plan), plan.bits, levels=plan.levels
+        plan.target, plan.num_records, plan.batch_size, CLIP, _select(plan), plan.bits, levels=plan.levels
     )
     noise_std = float(plan.noise_std[0])
     start = jnp.zeros(size.features)

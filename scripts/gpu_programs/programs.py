@@ -20,9 +20,9 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 import dpmcmc
-from dpmcmc.engine.blocks import Blocks
-from dpmcmc.engine.chains import Chains
-from dpmcmc.engine.hardware import DRAWN_STEPS
+from dpmcmc.engine.sizes import DRAWN_STEPS
+from dpmcmc.engine.steps import Steps
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.privacy.accounting.noise_tables import INDEX_BITS
 from dpmcmc.privacy.query.integer_noise import TIES
 from dpmcmc.privacy.query.randomness import streams_of
@@ -182,28 +182,28 @@ def compiled(made: Made) -> Program:
         Unavailable: it cannot be compiled here.
     """
     sharding = SingleDeviceSharding(device())
-    work = Chains(made.plan)
+    work = work_of(made.plan)
     work.read(made.records, None, None, None)
     streams, secret = streams_of(None)
     program = dataclasses.replace(work.program(), platform="gpu")
-    blocks = Blocks(program, [work.bound(streams, secret)], work.records, None)
+    steps = Steps(program, work.bound(streams, secret), work.records, None)
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding), blocks._arguments()
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding), steps.arguments()
     )
-    lowered = blocks._functions.chunk.trace(*shapes).lower(lowering_platforms=("cuda",))
+    lowered = steps._functions.chunk.trace(*shapes).lower(lowering_platforms=("cuda",))
     with tempfile.TemporaryDirectory() as dump, _not_kept():
         chunk = lowered.compile({"xla_dump_to": dump})
         kernels = "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path(dump).glob("*.ptx")))
     memory = chunk.memory_analysis()
     plan = made.plan
-    position = num_bytes(jax.eval_shape(blocks._functions.start, shapes[1]).position)
+    position = num_bytes(jax.eval_shape(steps._functions.start, shapes[1]).position)
     row = num_bytes(made.records) // plan.num_records
     necessary = int(plan.chains * plan.batch_size * row) + 4 * position
     least = None
     if isinstance(plan.sampling, dpmcmc.Poisson) and plan.second is None:
         least = 2 * plan.chains * plan.slots * row + 4 * position
     chances = {TIES: _tied(plan, position // 4)}
-    return Program(chunk.as_text(), kernels, blocks.sizes.steps, memory.temp_size_in_bytes, necessary, least, chances)
+    return Program(chunk.as_text(), kernels, steps.shape.steps, memory.temp_size_in_bytes, necessary, least, chances)
 
 
 def _tied(plan: dpmcmc.Plan, numbers: int) -> float:

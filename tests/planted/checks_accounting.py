@@ -13,11 +13,12 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
+import dpmcmc
 from dpmcmc.audit import audit
 from dpmcmc.cli import sweep
 from dpmcmc.cli.commands import main
-from dpmcmc.mechanisms import OPS, OutputPerturbation, release
-from dpmcmc.mechanisms.checked_records import checked
+from dpmcmc.engine.checked_records import checked
+from dpmcmc.mechanisms import OPS, OutputPerturbation
 from dpmcmc.privacy import (
     CalibrationError,
     Event,
@@ -121,15 +122,8 @@ def configs_of_a_sweep_cost_all_together(scene: Scene) -> None:
     steps = 4
     multipliers = (10.0, 14.0, 30.0)
     terms = {"steps": steps, "sampling": Full(), "num_records": 1000, "delta": DELTA}
-    config = types.SimpleNamespace(privacy=None)
-    configs = [
-        (
-            types.SimpleNamespace(number=at, config=config),
-            types.SimpleNamespace(guarantee=account(z, **terms), unit="record"),
-        )
-        for at, z in enumerate(multipliers)
-    ]
-    said, why = sweep.together(configs)
+    plan = types.SimpleNamespace(unit="record")
+    said, why = sweep.together([types.SimpleNamespace(guarantee=account(z, **terms), plan=plan) for z in multipliers])
     exact = gaussian_epsilon(2 * math.sqrt(sum(steps / z**2 for z in multipliers)), DELTA)
     require(said is not None and said.epsilon >= exact * (1 - 1e-9), f"{said or why}, and all cost {exact:.6g}")
 
@@ -189,7 +183,7 @@ def rows_beyond_their_public_bound_are_refused(scene: Scene) -> None:
     x = np.full((20, 2), 0.5)
     x[3] = 4.0
     with contextlib.suppress(ValueError):
-        release(made, {"x": x, "y": np.zeros(20, np.int32)}, key=0)
+        dpmcmc.sample(made, {"x": x, "y": np.zeros(20, np.int32)}, key=0)
         require(False, "a row of norm 5.7 was taken where 1 is the public bound")
     rounded = np.full((20, 2), math.sqrt(0.5) * (1 + 5e-6))
     kept = checked({"x": rounded, "y": np.zeros(20, np.int32)}, made.target, 20, reads_sums=False)["x"]

@@ -351,7 +351,7 @@ def _is_read(folder: Path) -> bool:
     ):
         warnings.simplefilter("ignore")
         try:
-            dpmcmc.Result.load(folder)
+            dpmcmc.load(folder)
         except InputError:
             return main(["verify", str(folder / "privacy.json")]) == 0
     return True

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import sweep_cost
-from dpmcmc.mechanisms import OPS, checked_records
+from dpmcmc.cli import sweep
+from dpmcmc.engine import checked_records
+from dpmcmc.mechanisms import OPS
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
@@ -99,8 +100,8 @@ def _stale_calibration(patch: Patch) -> None:
     patch.setattr(numeric, "noise_multiplier", trusting)
 
 
-def _costs_its_largest_cell(patch: Patch) -> None:
-    patch.setattr(sweep_cost, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
+def _costs_its_largest_config(patch: Patch) -> None:
+    patch.setattr(sweep, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
 
 
 def _composes_anything(patch: Patch) -> None:
@@ -210,7 +211,7 @@ FAULTS = (
     Fault(
         "a sweep costs its largest config",
         "The page of a sweep states the largest of the epsilons, as if nobody saw more than one config.",
-        _costs_its_largest_cell,
+        _costs_its_largest_config,
         (accounting.configs_of_a_sweep_cost_all_together,),
     ),
     Fault(

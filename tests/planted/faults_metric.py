@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.engine import stages_before
+from dpmcmc.engine import metric_release
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.query.gram_release import RowFacts, gram_of
@@ -27,14 +27,14 @@ def _moves_as_if_added(patch: Patch) -> None:
 
 
 def _metric_of_the_records(patch: Patch) -> None:
-    real = stages_before.Metric.made
+    real = metric_release.MetricRelease.made
 
-    def of_records(self: stages_before.Metric, *given: Any) -> Any:
+    def of_records(self: metric_release.MetricRelease, *given: Any) -> Any:
         metric = real(self, *given)
-        gram = gram_of(np.asarray(self._records["x"]), 1.0).floats
+        gram = gram_of(np.asarray(self.records["x"]), 1.0).floats
         return dataclasses.replace(metric, noisy=metric.noisy._replace(gram=gram), root=None)
 
-    patch.setattr(stages_before.Metric, "made", of_records)
+    patch.setattr(metric_release.MetricRelease, "made", of_records)
 
 
 def _norms_of_rows_as_they_are(patch: Patch) -> None:

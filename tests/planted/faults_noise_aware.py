@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -15,10 +17,10 @@ from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms.noise_aware import gradients, model_rows
-from dpmcmc.mechanisms.noise_aware.gradients import Spread
-from dpmcmc.mechanisms.noise_aware.releases import Releases
-from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
-from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
+from dpmcmc.mechanisms.noise_aware.regression_run import State
+from dpmcmc.mechanisms.noise_aware.residuals import BOUNDS_IN_STD
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.privacy.query.integer_rows import MOMENT_BITS
@@ -88,21 +90,22 @@ def _leverage_halved(patch: Patch) -> None:
 
 
 def _spread_without_weights(patch: Patch) -> None:
-    real = Spread.__call__
+    real = BoundedGradient.added_spread
 
-    def spread(self: Spread, records: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        return real(self, {name: leaf for name, leaf in records.items() if name != "weight"})
+    def spread(self: BoundedGradient, columns: np.ndarray, records: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        return real(self, columns, {name: leaf for name, leaf in records.items() if name != "weight"})
 
-    patch.setattr(Spread, "__call__", spread)
+    patch.setattr(BoundedGradient, "added_spread", spread)
 
 
 def _scale_of_the_data(patch: Patch) -> None:
-    def learn(self: Releases, scale: Scale, position: np.ndarray, noise_std: float) -> None:
-        rows = self.records.records  # type: ignore[attr-defined]
-        sizes = np.abs(rows["y"].ravel() - rows["x"][:, 0] @ position * self.rows.unit)
-        self.learnt = Learnt(Huber.of(float(np.quantile(sizes, 0.9)) / DEVIATIONS[0], DEVIATIONS[0]))
+    def learn(self: State, position: np.ndarray, name: str) -> State:
+        rows = self.rows.records.records  # type: ignore[attr-defined]
+        sizes = np.abs(rows["y"].ravel() - rows["x"][:, 0] @ position * self.rows.metric.unit)
+        score = Huber.of(float(np.quantile(sizes, 0.9)) / BOUNDS_IN_STD[0], BOUNDS_IN_STD[0])
+        return dataclasses.replace(self, learnt=LearntScore(score))
 
-    patch.setattr(Releases, "_learn", learn)
+    patch.setattr(State, "learn", learn)
 
 
 def _whitened_rows_without_bound(patch: Patch) -> None:

@@ -123,18 +123,18 @@ def _padding_is_zeros(patch: Patch) -> None:
 
 
 def _changed_step(patch: Patch, change: Any) -> None:
-    """What a step makes becomes ``change(program, cell, records, t, state, info)``."""
+    """What a step makes becomes ``change(program, chain, records, t, state, info)``."""
     real = program_room.Program.advance
 
-    def advance(self: Any, cell: Any, state: Any, t: Any, noise_std: Any, records: Any, drawn: Any) -> Any:
-        return change(cell, records, t, *real(self, cell, state, t, noise_std, records, drawn))
+    def advance(self: Any, chain: Any, state: Any, t: Any, noise_std: Any, records: Any, drawn: Any) -> Any:
+        return change(chain, records, t, *real(self, chain, state, t, noise_std, records, drawn))
 
     patch.setattr(program_room.Program, "advance", advance)
 
 
 def _batch_key_in_info(patch: Patch) -> None:
-    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
-        return state, (info, jax.random.key_data(cell.streams.at(cell.chain, t).batch))
+    def change(chain: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+        return state, (info, jax.random.key_data(chain.streams.at(chain.chain, t).batch))
 
     _changed_step(patch, change)
 
@@ -144,7 +144,7 @@ def _raw_size(records: Any) -> Any:
 
 
 def _thermostat_reads_records(patch: Patch) -> None:
-    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+    def change(chain: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
         if hasattr(state, "thermostat"):
             state = state._replace(thermostat=state.thermostat + 1e-4 * _raw_size(records))
         return state, info
@@ -153,7 +153,7 @@ def _thermostat_reads_records(patch: Patch) -> None:
 
 
 def _fisher_reads_records(patch: Patch) -> None:
-    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+    def change(chain: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
         if hasattr(state, "fisher"):
             finite = jnp.where(jnp.isfinite(records["g"]), records["g"], 0.0)
             state = state._replace(fisher=state.fisher + 1e-3 * jnp.clip(finite, -1, 1).T @ jnp.clip(finite, -1, 1))
@@ -276,7 +276,7 @@ FAULTS = (
     Fault(
         "training loss in Info",
         "A diagnostic of the training records is stored with every draw.",
-        lambda patch: _changed_step(patch, lambda cell, records, t, state, info: (state, (info, _raw_size(records)))),
+        lambda patch: _changed_step(patch, lambda chain, records, t, state, info: (state, (info, _raw_size(records)))),
         (checks.a_step_is_a_function_of_the_release,),
     ),
 )

@@ -16,8 +16,8 @@ from dpmcmc.cli import run, verify
 from dpmcmc.data import table_files
 from dpmcmc.engine import chains, life, loaded_result
 from dpmcmc.engine import partitions as partitioned_room
-from dpmcmc.engine import program as traced_room
 from dpmcmc.engine import result as result_room
+from dpmcmc.engine.device_calls import DeviceCalls
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import LedgerError, Receipt, book, event_cost, filters, locked_file
@@ -161,15 +161,15 @@ def _digests_not_compared(patch: Patch) -> None:
 
 def compiled_with_noise(patch: Patch, factor: float) -> None:
     """The compiled program scales its noise, as in a cache that was filled from another copy of the code."""
-    real = traced_room.Traced._draw
+    real = DeviceCalls._draw
 
-    # Compiled into the steps, and into what draws ahead of them; the program itself says what it should.
+    # Compiled into the steps, and into what draws for records on disk; the program itself says what it should.
     def scaled(self: Any, *arguments: Any) -> Any:
         draws, key = real(self, *arguments)
         noise = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), draws.noise)
         return draws._replace(noise=noise), key
 
-    patch.setattr(traced_room.Traced, "_draw", scaled)
+    patch.setattr(DeviceCalls, "_draw", scaled)
 
 
 def _cache_of_others(patch: Patch) -> None:

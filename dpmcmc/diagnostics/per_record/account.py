@@ -53,18 +53,18 @@ from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import step
 from dpmcmc.engine.chain_checks import check_records
 from dpmcmc.engine.life import Key, Life
-from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.program import Chain, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.deviations import with_deviations
 from dpmcmc.privacy.accounting.events import KAPPA, bucket_down
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.exact_sums import row_norms
 from dpmcmc.privacy.query.metric import PublicMatrix
@@ -181,7 +181,7 @@ def sample_and_account(
 
 def every_step(plan: Plan) -> Plan:
     """Return the plan with every step's draw kept; noise and guarantee are the same."""
-    return with_verdict(dataclasses.replace(plan, burn_in=0, thin=1))
+    return with_verdict(plan.with_last(burn_in=0, thin=1))
 
 
 def before_each_step(start: PyTree, after: PyTree) -> PyTree:
@@ -240,13 +240,12 @@ class Account:
 
     def __init__(self, plan: Plan, data: PyTree) -> None:
         check_not_forked()
-        private = check(plan)
-        guarantee = private.guarantee
+        promise, guarantee = check(plan)
         self._guarantee = guarantee
         self.plan = plan
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         self._position = jax.eval_shape(self._target.init, jax.random.key(0))
-        self._norms = _norms_of(self._target, plan.sampler_offers.metric, private.promise.clip, plan.label_blind)
+        self._norms = _norms_of(self._target, plan.sampler_offers.metric, promise.clip, plan.label_blind)
         self._worst = Guarantee.from_events(
             guarantee.events,
             delta=guarantee.delta,
@@ -255,14 +254,14 @@ class Account:
             release=guarantee.release,
         ).epsilon
         self._orders = _orders(guarantee, self._worst)
-        self._losses, self._kind_of_step = _losses(plan, private, self._orders)
+        self._losses, self._kind_of_step = _losses(plan, guarantee.adjacency, self._orders)
 
     def start(self, streams: Streams) -> PyTree:
         """Return the position that the engine starts each chain from under these keys, leaves (chains, ...)."""
         program = Program.of(self.plan, self._target, open_numbers=False)
 
         def of_chain(chain: jax.Array) -> PyTree:
-            return program.start(Cells({}, streams, chain, jnp.int32(self.plan.steps))).position
+            return program.start(Chain({}, streams, jnp.int32(self.plan.steps), chain)).position
 
         return jax.jit(jax.vmap(of_chain))(jnp.arange(self.plan.chains, dtype=jnp.int32))
 
@@ -359,19 +358,18 @@ def _norms_of(
     return norms
 
 
-def _losses(plan: Plan, private: Private, orders: np.ndarray) -> tuple[list[_StepLoss], np.ndarray]:
+def _losses(plan: Plan, adjacency: Adjacency, orders: np.ndarray) -> tuple[list[_StepLoss], np.ndarray]:
     """Return the loss of each kind of step of a plan, and the kind of each step, (steps,)."""
     # As the plan's events have them: a long schedule's rounded down within groups.
     charged = plan.schedule.charged
     asks = plan.schedule.asks
     values = bucket_down(charged, np.ones(charged.size))[0]
-    noise = private.noise_multipliers / (1 + KAPPA)
+    noise = plan.schedule.noise_multipliers / (1 + KAPPA)
     each = np.where(asks, np.multiply.outer(multiples(plan.second), noise), noise)
     group = np.searchsorted(values, each, side="right") - 1
     kinds, of_step = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
     full = plan.sampling.mechanism(plan.num_records) == "gaussian"
     rate = plan.sampling.charged_rate(plan.num_records)
-    adjacency = Adjacency(private.promise.adjacency)
     losses = []
     for asked, *groups in kinds.T:
         # A step without a second moment has one query, of the gradient.
@@ -423,20 +421,19 @@ class _StepLoss:
         return np.sum([step.renyi(float(w[0]), z, self.rate, self.adjacency, self.orders) for w, z in each], axis=0)
 
 
-def check(plan: Plan) -> Private:
-    """Refuse a plan without an account, and return its private part.
+def check(plan: Plan) -> tuple[Privacy, Guarantee]:
+    """Refuse a plan without an account, and return its promise and its guarantee.
 
     See :func:`per_record_epsilon`.
     """
-    private = plan.private
-    if private is None:
+    if plan.privacy is None or plan.guarantee is None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
     if plan.starts is not None:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
         raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
     step.check(plan.sampling.mechanism(plan.num_records))
-    return private
+    return plan.privacy, plan.guarantee
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:

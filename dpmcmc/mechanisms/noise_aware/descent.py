@@ -6,74 +6,72 @@ latest ones is what a posterior is concluded from (``inference/normal_law.py``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmcmc.inference import normal_law
-from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.report import progress
 
-#: Gradients that the position settles in, at least.
-FEWEST_STEPS = 16
 
-
-def shares(steps: int, growth: float) -> np.ndarray:
-    """Return the part of all gradients' μ² that each one gets, (steps,), each ``growth`` times the one before it."""
-    parts = growth ** np.arange(steps, dtype=np.float64)
-    return parts / parts.sum()
-
-
-def multipliers(first: float, shares: np.ndarray) -> np.ndarray:
-    """Return noise multipliers of gradients with these shares, (steps,), given the first's; never less than asked."""
-    return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Public facts of the gradients.
+class Path(NamedTuple):
+    """Released gradients in their order.
 
     Attributes:
-        stds: s_k, (steps,): the noise of gradient k has covariance s_k² F².
-        square: F² of the metric, (d, d).
-        precision: P of the prior N(0, P⁻¹), (d, d).
-        local: model of the gradients, given a posterior's mean.
-        latest: after each gradient, the part of those before it that a posterior is made of, (steps,).
-        radius: how far from 0 a position may lie.
+        positions: where each was released, (d,).
+        gradients: of the negative log-likelihood, (d,).
+        stds: s_k: the noise of gradient k has covariance s_k² F².
     """
 
-    stds: np.ndarray
-    square: np.ndarray
-    precision: np.ndarray
-    local: Callable[[np.ndarray], Local]
-    latest: np.ndarray
-    radius: float = math.inf
+    positions: tuple[np.ndarray, ...] = ()
+    gradients: tuple[np.ndarray, ...] = ()
+    stds: tuple[float, ...] = ()
 
-    def carry_out(
-        self,
-        gradient: Callable[[int, np.ndarray], np.ndarray],
-        now: Gaussian,
-        done: int,
-        steps: int,
-    ) -> tuple[Gaussian, GradientRelease]:
-        """Release the gradients; return the last posterior, and the mean of the latest gradients.
+    def with_gradient(self, position: np.ndarray, gradient: np.ndarray, std: float) -> Path:
+        """Return the path with one more gradient."""
+        return Path((*self.positions, position), (*self.gradients, gradient), (*self.stds, std))
 
-        Args:
-            gradient: (k, position) -> gradient k, released there.
-            now: the posterior to begin with.
-            done: gradients before these, of the run.
-            steps: gradients of the run.
-        """
-        positions, gradients = np.zeros((2, len(self.stds), len(now.mean)))
-        for k, part in enumerate(self.latest):
-            positions[k] = within(now.mean[None], self.radius)[0]
-            gradients[k] = gradient(k, positions[k])
-            window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
-            precisions = self.stds[window] ** -2.0
-            release = normal_law.weighted_mean(positions[window], gradients[window], precisions, self.square)
-            now = normal_law.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
-            progress.report_steps(done + k + 1, steps)
-        return now, release
+    def precisions(self, count: int) -> np.ndarray:
+        """Return 1/s_k² of the last ``count`` gradients, (count,)."""
+        return np.array(self.stds[-count:]) ** -2.0
+
+    def last(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the last ``count`` positions, (count, d), and their weights in the mean."""
+        precisions = self.precisions(count)
+        return np.array(self.positions[-count:]), precisions / precisions.sum()
+
+    def mean(self, count: int, square: np.ndarray) -> GradientRelease:
+        """Return the mean of the last ``count`` gradients, weighted by their precision, given F², (d, d)."""
+        positions, gradients = (np.array(leaves[-count:]) for leaves in (self.positions, self.gradients))
+        return normal_law.weighted_mean(positions, gradients, self.precisions(count), square)
+
+
+def descend(
+    now: Gaussian,
+    path: Path,
+    steps: range,
+    multipliers: np.ndarray,
+    gradient: Callable[[np.ndarray, float], tuple[np.ndarray, float]],
+    posterior: Callable[[Path, Gaussian], Gaussian],
+    radius: float,
+) -> tuple[Gaussian, Path]:
+    """Release gradients; return the posterior that follows, and the path with them.
+
+    Args:
+        now: the posterior to begin with.
+        path: gradients before these.
+        steps: numbers of the gradients.
+        multipliers: noise multipliers of all gradients of the run, (steps,).
+        gradient: (position, noise multiplier) -> the gradient, released there, and its noise std in the metric.
+        posterior: (path, the posterior before it) -> the posterior given the path.
+        radius: how far from 0 a position may lie.
+    """
+    for k in steps:
+        at = within(now.mean[None], radius)[0]
+        path = path.with_gradient(at, *gradient(at, multipliers[k]))
+        now = posterior(path, now)
+        progress.report_steps(k + 1, len(multipliers))
+    return now, path

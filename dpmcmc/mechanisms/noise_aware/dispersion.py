@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmcmc.inference.count_score import CLIPS, Counts
-from dpmcmc.mechanisms.noise_aware.scale import Learnt
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.privacy.accounting import Adjacency
 
 #: Candidates for α.
 _CANDIDATES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0)
 #: Where counts are clipped, in standard deviations.
-_CUT = 3.0
+_CLIP_IN_STD = 3.0
 #: Variance of a count's own q_α, about.
-_OWN = 0.1
-#: α before anything is released, and β of the score: Poisson's, whose estimate is of the mean whatever counts' law is.
-_GUESS, _WEIGHTING = 1.0, 0.0
+_OWN_VARIANCE = 0.1
+#: α before anything is released.
+_FIRST_DISPERSION = 1.0
+#: β of the score: Poisson's weights, under which the estimate is of the mean, whatever the law of the counts is.
+_WEIGHTS_OF_POISSON = 0.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Dispersion:
 
     def first(self) -> Counts:
         """Return the score of a guess."""
-        return Counts(_GUESS, CLIPS[0], _WEIGHTING)
+        return Counts(_FIRST_DISPERSION, CLIPS[0], _WEIGHTS_OF_POISSON)
 
     def moved(self, adjacency: Adjacency) -> float:
         """Return the bound of the module; see :class:`Scale`."""
@@ -41,9 +43,9 @@ class Dispersion:
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return q_α of each candidate, (n, size); see :class:`Scale`."""
-        parts = [Counts(alpha).spread(eta, y, _CUT) for alpha in _CANDIDATES]
-        out = np.stack(parts, axis=1) / _CUT**2
-        return np.clip(np.nan_to_num(out, nan=1.0), -(_CUT**-2), 1.0)
+        parts = [Counts(alpha).spread(eta, y, _CLIP_IN_STD) for alpha in _CANDIDATES]
+        out = np.stack(parts, axis=1) / _CLIP_IN_STD**2
+        return np.clip(np.nan_to_num(out, nan=1.0), -(_CLIP_IN_STD**-2), 1.0)
 
     def learnt(
         self,
@@ -51,7 +53,7 @@ class Dispersion:
         noise_std: float,
         count: int,
         limits: np.ndarray,
-    ) -> tuple[Learnt, ...]:
+    ) -> tuple[LearntScore, ...]:
         """Return scores at the candidate where the sum crosses zero; see :class:`Scale`."""
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
@@ -73,7 +75,7 @@ class Dispersion:
         # The sum falls with α; where the estimate lies its slope says how far noise moves it.
         at = min(max(int(np.searchsorted(_CANDIDATES, found)), 1), self.size - 1)
         slope = (falling[at - 1] - falling[at]) / (_CANDIDATES[at] - _CANDIDATES[at - 1])
-        noise = noise_std**2 + _OWN * count
+        noise = noise_std**2 + _OWN_VARIANCE * count
         most = _CANDIDATES[at] if found else _CANDIDATES[1]
         variance = min(noise / slope**2, most**2) if slope**2 > 0 else most**2
-        return tuple(Learnt(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts) for clip in CLIPS)
+        return tuple(LearntScore(Counts(found, clip, _WEIGHTS_OF_POISSON), 0.0, variance, doubts) for clip in CLIPS)

@@ -1,7 +1,7 @@
 """A regression's access to records: bounded scores, their curvature and variance, each summed in a public metric.
 
 Everything is summed at a public position θ, in a public metric F, with public bounds. Sums leave with Gaussian noise
-(``regression.py``), and nothing else of a record does.
+(``regression_run.py``), and nothing else of a record does.
 
 Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
 adds
@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,15 +65,15 @@ from dpmcmc.privacy.query.integer_rows import (
 from dpmcmc.privacy.query.record_sums import Records
 
 #: A typical whitened row is taken for no shorter than this, whatever was released.
-_SHORTEST = 0.1
+_LEAST_TYPICAL_NORM = 0.1
 #: Least length of a weighted row, in units of C: a shorter one has the limit of one so long.
-_LEAST_SHARE = 1e-9
+_LEAST_WEIGHTED_LENGTH = 1e-9
 #: Bits of the number uψ/C of a typical row that is at its limit. One of a shorter row may be 2^12 times as large.
 _TYPICAL_BITS = 33
 #: Rows whose statistics are looked at together, so that they stay in cache.
-_LABELS = 1 << 10
+_ROWS_AT_ONCE = 1 << 10
 #: Pivot of a matrix h, in units of its trace, below which it is taken for 0.
-_SINGULAR = 1e-12
+_LEAST_PIVOT = 1e-12
 
 
 class Design(NamedTuple):
@@ -117,7 +118,7 @@ class Design(NamedTuple):
             square = float(np.trace(np.linalg.solve(self.metric(gram), gram)))
         else:
             square = float(np.sum((inverse @ gram) * inverse))
-        return math.sqrt(max(square / self.num_records, _SHORTEST**2))
+        return math.sqrt(max(square / self.num_records, _LEAST_TYPICAL_NORM**2))
 
 
 class Bounds(NamedTuple):
@@ -237,41 +238,36 @@ class BoundedGradient:
 
     def gradient(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ u F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
-        (parts,) = records.total(Scores(self, self.columns(position)))
+        (parts,) = records.total(partial(self.added_scores, self.columns(position)))
         total = Exact(joined(parts), self.unit * 2.0**-self.number_bits)
         whitened = product(self.inverse, self.inverse_unit, total)
         return Exact(whitened.steps.ravel(), whitened.unit)
 
     def rows(self, records: Records, longest: float) -> Exact:
         """Return Σ min(1, R²/‖z‖²) z zᵀ / R² for R = ``longest``, (d, d). Private: it must not leave."""
-        (total,) = records.total(WhitenedRows(self, longest))
-        return Exact(total, 4.0**-MOMENT_BITS)
+        return _moment(records, partial(self.added_rows, longest))
 
     def curvature(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ v slope ⊗ z zᵀ / L, (d·K, d·K). Private: it must not leave."""
-        return self._moment(records, Curvature(self, self.columns(position)))
+        return _moment(records, partial(self.added_curvature, self.columns(position)))
 
     def expected_spread(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ u² V ⊗ z zᵀ / C², as the model says scores vary, (d·K, d·K). Private: it must not leave."""
-        return self._moment(records, ExpectedSpread(self, self.columns(position)))
+        return _moment(records, partial(self.added_expected_spread, self.columns(position)))
 
     def spread(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ g gᵀ / C² over records' summed scores g, (d·K, d·K). Private: it must not leave."""
-        return self._moment(records, Spread(self, self.columns(position)))
+        return _moment(records, partial(self.added_spread, self.columns(position)))
 
     def labels(self, records: Records, position: np.ndarray, of: Callable[..., np.ndarray]) -> Exact:
         """Return Σ of(η, y), (k,), for what ``scale.py`` asks of labels. Private: it must not leave."""
-        (total,) = records.total(Labels(self, self.columns(position), of))
+        (total,) = records.total(partial(self.added_labels, self.columns(position), of))
         return Exact(total, 2.0**-FINE_BITS)
 
     def columns(self, vector: np.ndarray) -> np.ndarray:
         """Return a position as predictors take it, (d,), or (d, K) for K, on the grid on which they are exact."""
         shape = (self.design.size, self.score.size)[: 1 + (self.score.size > 1)]
         return rounded_vector(np.reshape(vector, shape))[0]
-
-    def _moment(self, records: Records, of: Any) -> Exact:
-        (total,) = records.total(of)
-        return Exact(total, 4.0**-MOMENT_BITS)
 
     # Numbers of one row, each by itself.
 
@@ -297,7 +293,7 @@ class BoundedGradient:
         if "weight" in records:
             weight = weight * records["weight"].ravel()
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
-        least = bounds.clip * _LEAST_SHARE
+        least = bounds.clip * _LEAST_WEIGHTED_LENGTH
         limit = bounds.clip / np.maximum(weight * norm * sharers, least)
         return Weighted(
             x.reshape(-1, x.shape[2]),
@@ -362,143 +358,83 @@ class BoundedGradient:
         """Return ψ of rows, (n,) or (n, K)."""
         return within_limit(self.score.residual(at.eta, at.y, at.limit), at.limit)
 
+    # What some records add to each sum, in integers; see ``record_sums.py``. Positions are those of :meth:`columns`.
 
-@dataclass(frozen=True)
-class WhitenedRows:
-    """Sum of z zᵀ/R², of rows scaled to R where they are longer; see :class:`Scores`.
-
-    Attributes:
-        access: public.
-        longest: R.
-    """
-
-    access: BoundedGradient
-    longest: float
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, (d, d)."""
+    def added_rows(self, longest: float, records: Any) -> tuple[np.ndarray, ...]:
+        """Return z zᵀ/R², (d, d), of rows scaled to R = ``longest`` where they are longer."""
         x = records["x"]
         size = x.shape[2]
         moment = np.zeros((size, size), np.int64)
         rows = x.reshape(-1, size)
         step = max(1, IN_CACHE // size)
         for start in range(0, len(rows), step):
-            z = self.access.whitened(rows[start : start + step])
-            moment += moment_of_columns(rounded_columns(z / self.longest))
+            z = self.whitened(rows[start : start + step])
+            moment += moment_of_columns(rounded_columns(z / longest))
         return (moment,)
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Sum of integers uψ/C times rows; see ``record_sums.py``.
-
-    Attributes:
-        access: public.
-        columns: position, of :meth:`BoundedGradient.columns`.
-    """
-
-    access: BoundedGradient
-    columns: np.ndarray
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, in parts that ``joined`` puts together: (LIMBS, d) or (LIMBS, d, K)."""
-        access = self.access
-        at = access.weighted(records, self.columns)
-        psi = access.bounded(at)
-        scale = at.weight * (2.0**access.number_bits / access.clip)
+    def added_scores(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
+        """Return integers uψ/C times rows, in parts that ``joined`` puts together: (LIMBS, d) or (LIMBS, d, K)."""
+        at = self.weighted(records, columns)
+        scale = at.weight * (2.0**self.number_bits / self.clip)
         # Float64's arithmetic, here and below, is off by less than 2^-40 of it.
-        room = 2.0**access.number_bits * (1 - 2.0**-40)
+        room = 2.0**self.number_bits * (1 - 2.0**-40)
         most = np.minimum(room / np.maximum(at.norm * at.sharers, 1e-100), 2.0 ** (NUMBER_BITS - 1))
-        return (weighted_sum(at.x, whole_within(_times(scale, psi), most)),)
+        return (weighted_sum(at.x, whole_within(_times(scale, self.bounded(at)), most)),)
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Sum of g gᵀ/C² of records' summed scores g; see :class:`Scores`."""
-
-    access: BoundedGradient
-    columns: np.ndarray
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, (d·K, d·K)."""
-        access = self.access
-        at = access.weighted(records, self.columns)
+    def added_spread(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
+        """Return g gᵀ/C² of records' summed scores g, (d·K, d·K)."""
+        at = self.weighted(records, columns)
         each = records["x"].shape[1]
-        scores = _times(at.weight / access.clip, access.bounded(at))
-        moment = access.no_moment()
-        for block in access.in_cache(len(scores), each):
-            columns = _columns(access.whitened(at.x[block]), scores[block])
+        scores = _times(at.weight / self.clip, self.bounded(at))
+        moment = self.no_moment()
+        for block in self.in_cache(len(scores), each):
+            whitened = _columns(self.whitened(at.x[block]), scores[block])
             # An owner's rows one after the other.
-            total = columns[:, ::each]
+            total = whitened[:, ::each]
             for row in range(1, each):
-                total = total + columns[:, row::each]
+                total = total + whitened[:, row::each]
             moment += moment_of_columns(rounded_columns(total))
         return (moment,)
 
+    def added_curvature(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
+        """Return v slope ⊗ z zᵀ/L, (d·K, d·K)."""
+        at = self.weighted(records, columns)
+        slope = self.score.slope(at.eta, at.y, at.limit)
+        h = _times(self.held(at) / self.public.leverage, slope)
+        return (self.second_moment(at.x, h, np.ones(len(h))),)
 
-@dataclass(frozen=True)
-class Curvature:
-    """Sum of v slope ⊗ z zᵀ/L; see :class:`Scores`."""
-
-    access: BoundedGradient
-    columns: np.ndarray
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, (d·K, d·K)."""
-        access = self.access
-        at = access.weighted(records, self.columns)
-        slope = access.score.slope(at.eta, at.y, at.limit)
-        h = _times(access.held(at) / access.public.leverage, slope)
-        return (access.second_moment(at.x, h, np.ones(len(h))),)
-
-
-@dataclass(frozen=True)
-class ExpectedSpread:
-    """Sum of u² V ⊗ z zᵀ/C²; see :class:`Scores`."""
-
-    access: BoundedGradient
-    columns: np.ndarray
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, (d·K, d·K)."""
-        access = self.access
-        at = access.weighted(records, self.columns)
-        h = _times(
-            at.weight * at.weight / access.clip**2,
-            access.score.law(at.eta, at.limit).variance,
-        )
+    def added_expected_spread(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
+        """Return u² V ⊗ z zᵀ/C², (d·K, d·K)."""
+        at = self.weighted(records, columns)
+        h = _times(at.weight * at.weight / self.clip**2, self.score.law(at.eta, at.limit).variance)
         # An owner's k rows have a kth of C each, so that their traces are at most 1 together.
-        return (access.second_moment(at.x, h, 1 / at.sharers),)
+        return (self.second_moment(at.x, h, 1 / at.sharers),)
 
-
-@dataclass(frozen=True)
-class Labels:
-    """Sum of numbers within ±1 of labels; see :class:`Scores`.
-
-    Attributes:
-        access: public.
-        columns: position.
-        of: (η, y) -> (n, k), each number of one row.
-    """
-
-    access: BoundedGradient
-    columns: np.ndarray
-    of: Callable[..., np.ndarray]
-
-    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
-        """Return what these records add, (k,)."""
-        eta = self.access.predictors(records, self.columns)
+    def added_labels(
+        self,
+        columns: np.ndarray,
+        of: Callable[..., np.ndarray],
+        records: Any,
+    ) -> tuple[np.ndarray, ...]:
+        """Return numbers within ±1 of labels, (k,), for ``of``: (η, y) -> (n, k), each number of one row."""
+        eta = self.predictors(records, columns)
         # A row of zeros is an absent record under add_remove: it adds nothing, here as to all other sums.
         there = records["there"].ravel() * (records["norm"].ravel() > 0)
         y, there = records["y"].ravel(), there * 2.0**FINE_BITS
         total = np.zeros(0, np.int64)
-        for start in range(0, max(1, len(y)), _LABELS):
-            block = slice(start, start + _LABELS)
+        for start in range(0, max(1, len(y)), _ROWS_AT_ONCE):
+            block = slice(start, start + _ROWS_AT_ONCE)
             # Whatever is no number becomes 1.
-            found = np.fmax(np.fmin(self.of(eta[block], y[block]), 1.0), -1.0)
+            found = np.fmax(np.fmin(of(eta[block], y[block]), 1.0), -1.0)
             steps = np.trunc(found * there[block, None]).sum(axis=0).astype(np.int64)
             total = steps if start == 0 else total + steps
         return (total,)
+
+
+def _moment(records: Records, of: Callable[[Any], tuple[np.ndarray, ...]]) -> Exact:
+    """Return a second moment of rows within 1, exactly. Private: it must not leave."""
+    (total,) = records.total(of)
+    return Exact(total, 4.0**-MOMENT_BITS)
 
 
 def _roots(h: np.ndarray) -> list[np.ndarray]:
@@ -508,7 +444,7 @@ def _roots(h: np.ndarray) -> list[np.ndarray]:
     least = left[0, 0].copy()
     for k in range(1, size):
         least += left[k, k]
-    least *= _SINGULAR
+    least *= _LEAST_PIVOT
     found = []
     for k in range(size):
         pivot = left[k, k]

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.scores import SCORES, score_of
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
 from dpmcmc.mechanisms.noise_aware.options import Options
@@ -36,6 +35,7 @@ from dpmcmc.mechanisms.noise_aware.statistics import Statistics
 from dpmcmc.mechanisms.noise_aware.strategy import Strategy
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
 from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
+from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -89,7 +89,7 @@ class NoiseAware(Options, OneShot):
         """
         return not isinstance(row_model(target)[0], NumPyroTarget)
 
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> Plan:
         """Settle every noise.
 
         Raises:
@@ -107,21 +107,21 @@ class NoiseAware(Options, OneShot):
             )
         return self.planned(target, spec, *strategy_of(self, target).calibrate(spec))
 
-    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+    def check(self, plan: Plan, records: PyTree) -> None:
         """Refuse records that a way of a family has been planned for otherwise."""
         strategy = strategy_of(self, plan.target)
         if isinstance(strategy, ModelGradients):
             strategy.check(records)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions
 
-    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def drawn(self, plan: Plan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws with their evidence."""
         return strategy_of(self, plan.target).draw(plan, records, streams)
 
-    def intervals(self, plan: MechanismPlan) -> Use:
+    def intervals(self, plan: Plan) -> Use:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < FEWEST_DRAWS:
             why = f"{self.draws} draws are too few; take {FEWEST_DRAWS} or more."

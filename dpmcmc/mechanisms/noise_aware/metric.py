@@ -6,7 +6,8 @@ The noise of the first release is as large in a direction in which rows hardly v
 ranges are wide beside the values, most directions are of this kind. In the metric of the first release those that it
 saw are alike, and the others are far longer than they were, so that the noise of the second is small beside them.
 
-Everything here follows from public facts and released numbers. A plan takes stand-in rows for the real ones.
+Everything here follows from public facts and released numbers. A plan takes stand-in rows for the real ones
+(``expected_metric.py``).
 """
 
 from __future__ import annotations
@@ -25,45 +26,46 @@ from dpmcmc.inference.curvature import normal_rows
 from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.linear_score import Huber
-from dpmcmc.inference.normal_law import GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
 
-#: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
-#: bound. A longer row has a smaller bound, which costs less than a smaller one for all.
-_LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
+#: R² in units of a typical ‖z‖², and what is added to it.
+_LONGEST_IN_TYPICAL, _LONGEST_ADDED = 3.0, 2.0
+#: The same of the square of the length up to which a row has Huber's bound. A longer row has a smaller bound, which
+#: costs less than a smaller one for all.
+_HUBER_IN_TYPICAL, _HUBER_ADDED = 1.5, 0.5
 #: R in units of ``longest_row``, and the part of the mean eigenvalue that the noise of an entry may be there, of a
 #: curvature or of whitened rows. Rows beyond R are missing in part, which makes intervals wider; noise does more so.
-_REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
+_REACHES = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25))
+#: R in these units where noise is more than that everywhere.
+_LEAST_REACH = 0.6
 #: L in units of the mean trace that rows add to a curvature, where the family's bound is larger or there is none. At
 #: even odds it is about the family's bound; where a label is rare, hardly a row comes near that.
-_LEVERAGE = 4.0
-#: Curvatures that stand for all that a release is expected to leave possible.
-_CURVATURES = 16
+_LEVERAGE_IN_MEAN = 4.0
 #: Least part of b², or of the mean row's square, in a metric.
-_SMALLEST = 1e-5
+_LEAST_PART = 1e-5
 #: Least variance of a column, over that of one that is even over its range.
-_TINY = 1e-6
+_LEAST_VARIANCE = 1e-6
 
 
 def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) -> float:
     """Return the part of the identity in F₁² where a curvature is released: the size of the Gram matrix' noise."""
     noise = metric_floor(row_bound**2, gram_noise_std, num_rows, size)
-    return max(noise, _SMALLEST * row_bound**2)
+    return max(noise, _LEAST_PART * row_bound**2)
 
 
 def clip_of(score: BoundedScore, norm: float, longest: float) -> float:
     """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
     if isinstance(score, Huber):
-        return score.bound * min(math.sqrt(_USUAL * norm**2 + _ADDED), longest)
+        return score.bound * min(math.sqrt(_HUBER_IN_TYPICAL * norm**2 + _HUBER_ADDED), longest)
     return score.clip * norm
 
 
 def longest_row(norm: float, most: float) -> float:
     """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
-    return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
+    return min(math.sqrt(_LONGEST_IN_TYPICAL * norm**2 + _LONGEST_ADDED), most)
 
 
-def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
+def farthest_reach(noise_std: Callable[[float], float], mean: float) -> float:
     """Return R in units of ``longest_row``: the farthest at which noise is faint.
 
     Args:
@@ -73,10 +75,10 @@ def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
     for reach, faint in _REACHES:
         if noise_std(reach) <= faint * mean:
             return reach
-    return _SHORT
+    return _LEAST_REACH
 
 
-def again_within(norm: float, longest: float, noise_std: float, num_rows: int, size: int) -> float:
+def longest_whitened(norm: float, longest: float, noise_std: float, num_rows: int, size: int) -> float:
     """Return R of the second release of rows, in the metric of the first.
 
     Args:
@@ -87,7 +89,7 @@ def again_within(norm: float, longest: float, noise_std: float, num_rows: int, s
         size: d.
     """
     usual = longest_row(norm, longest)
-    reach = reach_of(lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size)
+    reach = farthest_reach(lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size)
     return min(reach * usual, longest)
 
 
@@ -143,7 +145,7 @@ def joined(
     if lengthened is not None:
         found = with_rows(lengthened(found.matrix))
     known = found.matrix + found.stds
-    known = known + _SMALLEST * np.trace(found.matrix) * np.eye(len(root))
+    known = known + _LEAST_PART * np.trace(found.matrix) * np.eye(len(root))
     return Joined(
         Denoised(
             root @ found.matrix @ root,
@@ -173,7 +175,7 @@ def lengthening(root: np.ndarray, moment: np.ndarray, row: np.ndarray, within: f
     shortened = rows * short[:, None]
     left = shortened.T @ shortened / len(rows)
     # Rows hold nothing in some directions, which stay as they are.
-    tied = _SMALLEST * np.trace(rows_moment) * np.eye(len(row))
+    tied = _LEAST_PART * np.trace(rows_moment) * np.eye(len(row))
     return roots(rows_moment + tied)[0] @ roots(left + tied)[1]
 
 
@@ -194,7 +196,7 @@ def spreads(known: np.ndarray, gram: np.ndarray, structure: RowStructure) -> np.
         return None
     variances = np.diag(known) - known[at] ** 2 / known[at, at]
     even = np.full(len(known), max(gram[at, at], 0.0) / 3)
-    found = np.sqrt(np.maximum(even, variances) / np.maximum(variances, _TINY * even))
+    found = np.sqrt(np.maximum(even, variances) / np.maximum(variances, _LEAST_VARIANCE * even))
     found[[at, *itertools.chain(*structure.blocks)]] = 1.0
     return found
 
@@ -209,112 +211,4 @@ def leverage_of(score: BoundedScore, clip: float, longest: float, reach: float, 
         reach: R in units of ``longest_row``.
         mean: of this trace over rows, as far as it is known; infinite where it is not.
     """
-    return min(score.leverage(clip, longest), reach * _LEVERAGE * max(mean, _SMALLEST))
-
-
-class Planned(NamedTuple):
-    """The metric that a plan expects, before a record is read.
-
-    Attributes:
-        square: F², (d, d).
-        norm: a typical ‖F⁻¹x‖.
-        longest: the largest one.
-        error: Q -> Cov[E u] of the error of the rows' second moment.
-    """
-
-    square: np.ndarray
-    norm: float
-    longest: float
-    error: Callable[[np.ndarray], np.ndarray]
-
-    def curvature(
-        self,
-        curvature: np.ndarray,
-        score: BoundedScore,
-        clip: float,
-        mean: float,
-        noise_std: float,
-        num_rows: int,
-    ) -> tuple[Corrected, np.ndarray]:
-        """Return what the release of a curvature is expected to tell of it, and F, (d, d).
-
-        Args:
-            curvature: H, (d, d).
-            score: of the family.
-            clip: C.
-            mean: curvature of a row's score in its predictor, the mean one.
-            noise_std: of the release, over L.
-            num_rows: N.
-        """
-        root, inverse = roots(self.square)
-        model = inverse @ curvature @ inverse
-        usual = longest_row(self.norm, self.longest)
-        leverage = float(np.trace(model)) / num_rows
-
-        def noise(reach: float) -> float:
-            longest = min(reach * usual, self.longest)
-            return noise_std * leverage_of(score, clip, longest, reach, leverage)
-
-        std = noise(reach_of(noise, float(np.trace(model)) / len(model)))
-        return corrected(
-            model,
-            model,
-            std,
-            lambda q: mean**2 * (inverse @ self.error(inverse @ q @ inverse) @ inverse),
-        ), root
-
-
-def expected(
-    local: Local,
-    noise: np.ndarray,
-    precision: np.ndarray,
-    found: Corrected,
-    root: np.ndarray,
-) -> Local:
-    """Return a model of the gradient with the error that a release of its curvature is expected to leave.
-
-    Args:
-        local: model of the gradient.
-        noise: V of its release, (d, d).
-        precision: P of the prior.
-        found: what the release is expected to tell of the curvature, in the metric.
-        root: F, (d, d).
-    """
-    turns = root @ found.turns(_CURVATURES) @ np.linalg.inv(root)
-    lifted = local.curvature + root @ found.lift @ root
-    zero = np.zeros(len(root))
-    return local._replace(curvatures=turns @ lifted @ turns.swapaxes(-1, -2)).under(
-        GradientRelease(zero, zero, noise), precision
-    )
-
-
-def planned(
-    gram: np.ndarray,
-    first_std: float,
-    second_std: float,
-    num_rows: int,
-    row_bound: float,
-    own: Callable[[np.ndarray], np.ndarray],
-) -> Planned:
-    """Return the metric to expect of rows with a second moment.
-
-    Args:
-        gram: Σ x xᵀ, (d, d).
-        first_std: noise of its first release.
-        second_std: of the second, over R².
-        num_rows: N.
-        row_bound: b.
-        own: Q -> Cov[E u] of the error E of the first.
-    """
-    size = len(gram)
-    floor = floor_of(first_std, num_rows, size, row_bound)
-    inverse = roots(gram / num_rows + floor * np.eye(size))[1]
-    whitened = inverse @ gram @ inverse
-    norm = math.sqrt(float(np.trace(whitened)) / num_rows)
-    longest = row_bound / math.sqrt(floor)
-    within = again_within(norm, longest, second_std, num_rows, size)
-    found = joined(inverse, gram, whitened, within**2 * second_std, own, num_rows)
-    square = found.square
-    norm = math.sqrt(float(np.trace(np.linalg.solve(square, gram))) / num_rows)
-    longest = row_bound / math.sqrt(float(np.linalg.eigvalsh(square)[0]))
-    return Planned(square, norm, longest, found.rows.error)
+    return min(score.leverage(clip, longest), reach * _LEVERAGE_IN_MEAN * max(mean, _LEAST_PART))

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 #: Records of one call of the program.
-_ROWS = 1 << 11
+_ROWS_AT_ONCE = 1 << 11
 #: Bound of |log(tr(AᵀΛA)/d)| of a record.
 LOG = 7.0
 #: A shorter row is given the limit of a row of this length, so that squares of limits stay finite.
-_SHORTEST = 1e-100
+_LEAST_LENGTH = 1e-100
 #: C in units of √ of a typical leverage, and L in units of C times it.
 CLIP, LEVERAGE = 1.0, 2.0
 
@@ -160,8 +160,8 @@ class ModelRows:
         found = self.reading
         count = length_of(self.records)
         t = found.centre + found.scale * tau
-        for start in range(0, count, _ROWS):
-            at = np.minimum(np.arange(start, start + _ROWS), count - 1)
+        for start in range(0, count, _ROWS_AT_ONCE):
+            at = np.minimum(np.arange(start, start + _ROWS_AT_ONCE), count - 1)
             with float64():
                 batch = {name: leaf[at] for name, leaf in self.records.items()}
                 numbers = [np.asarray(part, np.float64) for part in found.program(t, batch)]
@@ -172,7 +172,7 @@ class ModelRows:
         norms = np.linalg.norm(rows, axis=2)
         counts = _finite(eta, rows, norms, observed)
         eta, rows, norms, observed = (_only(counts, part) for part in (eta, rows, norms, observed))
-        eta, limit = self._limits(metric, eta, np.maximum(norms, _SHORTEST))
+        eta, limit = self._limits(metric, eta, np.maximum(norms, _LEAST_LENGTH))
         curvature, variance = (part.reshape(len(eta), self.score.size, -1) for part in self.score.law(eta, limit))
         counts = counts & (limit.reshape(len(eta), -1) > 0).all(1) & _finite(curvature, variance)
         values, vectors = eigh(_only(counts, curvature))

@@ -26,22 +26,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.bounded_score import BoundedScore, Law
-from dpmcmc.mechanisms.one_shot import PrivacySpec
-from dpmcmc.privacy.accounting import Adjacency, Event
-from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
-from dpmcmc.privacy.query.integer_rows import Exact
+from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.per_owner import PerOwner
-
-#: Share of μ² for the counts.
-COUNT_SHARE = 0.01
 
 
 def row_model(target: Target) -> tuple[Target, int]:
@@ -70,7 +63,7 @@ def row_model(target: Target) -> tuple[Target, int]:
     return model, target.records_per_owner
 
 
-class Sharing(NamedTuple):
+class RowsOfOwners(NamedTuple):
     """How rows share the clip norms of their owners: public.
 
     Attributes:
@@ -84,7 +77,7 @@ class Sharing(NamedTuple):
     shares: np.ndarray
 
     @classmethod
-    def of(cls, counts: np.ndarray) -> Sharing:
+    def of(cls, counts: np.ndarray) -> RowsOfOwners:
         """Return what counts of owners, noisy or guessed, say."""
         sizes = np.arange(1, len(counts) + 1)
         rows = np.maximum(counts, 0.0) * sizes
@@ -94,7 +87,7 @@ class Sharing(NamedTuple):
         return cls(max(1, round(float(rows.sum()))), float(shares @ sizes), shares)
 
     @classmethod
-    def guessed(cls, num_owners: int, most: int) -> Sharing:
+    def guessed(cls, num_owners: int, most: int) -> RowsOfOwners:
         """Return what is planned with: every number of rows is as likely."""
         return cls.of(np.full(most, num_owners / most))
 
@@ -142,13 +135,6 @@ class SharedLimits:
         return np.tensordot(self.shares, np.stack(parts), 1)
 
 
-def calibrate_counts(most: int, spec: PrivacySpec, mu: float) -> tuple[Event, float]:
-    """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""
-    moved = math.sqrt(2) if spec.adjacency == Adjacency.REPLACE_ONE else 1.0
-    noise_std = mu_std(moved, most, mu)
-    return spec.gaussian(noise_std, moved, most), noise_std
-
-
-def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
-    """Return what noisy counts of the owners with 1 to m rows say."""
-    return Sharing.of(gaussian_release(counts, noise_std, key))
+def counts_moved(adjacency: Adjacency) -> float:
+    """Return how far neighbours' counts of owners with 1 to m rows lie apart."""
+    return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0

@@ -47,18 +47,18 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.linear import LinearRegression
 
-#: Iterations of the posterior given the last release, and those under one law of it.
-_ROUNDS, _INNER = 12, 4
+#: Iterations of the posterior given the last release, and those of them under one law of it.
+_ROUNDS, _INNER_ROUNDS = 12, 4
 #: Farthest position, in prior standard deviations times √d.
-_RADIUS = 30.0
+_RADIUS_IN_STD = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 #: Logit, or logarithm of a mean, beyond which there are hardly any. It is the standard deviation of an intercept under
 #: ``evidence``, before rows are scaled, and the largest root mean square of predictors. For real labels both are B.
-_PREDICTOR = 6.0
+_LARGEST_PREDICTOR = 6.0
 #: More coefficients than this have no factor chosen while gradients are released, and every second candidate with one
 #: iteration of its 𝒞 afterwards: inverses take long.
-_MANY = 200
+_MANY_COEFFICIENTS = 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
@@ -116,7 +116,7 @@ class Mixture(NamedTuple):
 
 
 #: H, u and 𝒞 of what a release and the bound of predictors say, and a constant of its negative log density.
-_Told = tuple[np.ndarray, np.ndarray, np.ndarray, float]
+_Likelihood = tuple[np.ndarray, np.ndarray, np.ndarray, float]
 
 
 class Concluded(NamedTuple):
@@ -181,7 +181,7 @@ class Prior:
         means = np.zeros((size, predictors))
         scales = np.full((size, predictors), target.prior_scale)
         family = np.full((size, predictors), 0 if by_evidence else -1)
-        wide = _PREDICTOR
+        wide = _LARGEST_PREDICTOR
         if isinstance(target, LinearRegression) and target.label_bound:
             wide = target.label_bound
         constant = None if options.structure is None else options.structure.constant
@@ -215,7 +215,7 @@ class Prior:
     @property
     def radius(self) -> float:
         """How far from 0 a public position may lie."""
-        far = _RADIUS * float(np.max(self.scales)) * math.sqrt(self.size)
+        far = _RADIUS_IN_STD * float(np.max(self.scales)) * math.sqrt(self.size)
         return far + float(np.linalg.norm(self.means))
 
     def with_spreads(self, spreads: np.ndarray | None) -> Prior:
@@ -258,11 +258,11 @@ class Prior:
 
     def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
         """Return the prior with the factor that a release favours, for the next position."""
-        if not self.free.any() or self.size > _MANY:
+        if not self.free.any() or self.size > _MANY_COEFFICIENTS:
             return self
         covariance = normal_law.total_covariance(release, local, now)
-        factors, logs = self._weighed(release, local, [(one, covariance) for one in self._common])
-        return self.with_factors(factors[int(np.argmax(logs))])
+        weighed = self._weighed(release, local, covariance, self._common)
+        return self.with_factors(max(weighed, key=lambda one: one[1])[0])
 
     @property
     def _common(self) -> list[Factors]:
@@ -271,7 +271,7 @@ class Prior:
         With few coefficients a narrower prior would stand for much that is not known.
         """
         count = int(np.sum(self.family == 0))
-        every = FACTORS[:: 2 if self.size > _MANY else 1]
+        every = FACTORS[:: 2 if self.size > _MANY_COEFFICIENTS else 1]
         kept = every[every**2 * count >= 0.99] if count else np.ones(1)
         kinds = (False,) if self.spreads is None or not count else (False, True)
         return [Factors(float(factor), kind) for kind in kinds for factor in kept]
@@ -280,42 +280,32 @@ class Prior:
         self,
         release: GradientRelease,
         local: Local,
-        models: Sequence[tuple[Factors, np.ndarray]],
-    ) -> tuple[list[Factors], np.ndarray]:
-        """Return candidates for the factors, and their log densities up to a constant, given each common one's 𝒞."""
+        covariance: np.ndarray,
+        common: Sequence[Factors],
+    ) -> list[tuple[Factors, float]]:
+        """Return candidates for the factors, and their log densities up to a constant, given 𝒞 and the common ones."""
         statistic = local.curvature @ (release.position - self.means) - release.gradient
-        common = self.family == 0
-        groups = int(np.max(self.family, initial=0))
-        told: list[_Told] = []
-        for number, (_, covariance) in enumerate(models):
-            again = number > 0 and models[number - 1][1] is covariance
-            told.append(told[-1] if again else self._told(local.curvature, statistic, covariance))
-        candidates: list[Factors] = []
-        logs: list[float] = []
-        for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=groups):
-            last: tuple[bool, _Told] | None = None
-            for ((factor, per_deviation, _), _), one in zip(models, told, strict=True):
-                if last is None or last[0] != per_deviation or last[1] is not one:
-                    last = per_deviation, one
-                    h, u, seen, rest = one
-                    unit = Factors(1.0, per_deviation, of_groups)
-                    scales = self.with_factors(unit).scales
-                    others = h * np.where(common, 0.0, scales)
-                    whitened = Whitening.of(seen, others)
-                    # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-                    part = whitened(h * np.where(common, scales, 0.0))
-                    values, vectors = eigh(part @ part.T)
-                    white = vectors.T @ whitened(u)
-                    size = whitened.log_size + rest
-                spread = 1 + factor**2 * np.maximum(values, 0.0)
-                hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
-                logs.append(
-                    -0.5 * float(np.sum(np.log(spread) + white**2 / spread)) - size - 0.5 * hyper / _LOG_SCALE_STD**2
-                )
-                candidates.append(Factors(factor, per_deviation, of_groups))
-        return candidates, np.array(logs)
+        h, u, seen, rest = self._likelihood(local.curvature, statistic, covariance)
+        has_common = self.family == 0
+        found = []
+        for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=self._groups):
+            for per_deviation, alike in itertools.groupby(common, key=lambda one: one.per_deviation):
+                scales = self.with_factors(Factors(1.0, per_deviation, of_groups)).scales
+                whitened = Whitening.of(seen, h * np.where(has_common, 0.0, scales))
+                # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
+                part = whitened(h * np.where(has_common, scales, 0.0))
+                values, vectors = eigh(part @ part.T)
+                white = vectors.T @ whitened(u)
+                size = whitened.log_size + rest
+                for factor, _, _ in alike:
+                    spread = 1 + factor**2 * np.maximum(values, 0.0)
+                    misfit = -0.5 * float(np.sum(np.log(spread) + white**2 / spread))
+                    hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
+                    log = misfit - size - 0.5 * hyper / _LOG_SCALE_STD**2
+                    found.append((Factors(factor, per_deviation, of_groups), log))
+        return found
 
-    def _told(self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray) -> _Told:
+    def _likelihood(self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray) -> _Likelihood:
         """Return H, u and 𝒞 of a release that says of θ what u = Hθ + e and the bound of predictors say together.
 
         The bound is d observations 0 = Rθ + e with e ~ N(0, I). So both are 2d, of which an orthogonal map makes d that
@@ -347,13 +337,13 @@ class Prior:
         """
         release, local = law(at)
         if local.curvatures is not None:
-            for _ in range(_ROUNDS // _INNER):
+            for _ in range(_ROUNDS // _INNER_ROUNDS):
                 found = self._over_curvatures(release, local, num_records)
                 release, local = law(found.posterior)
             return self._over_curvatures(release, local, num_records)
         if self.free.any():
             found = self._mixed(release, local, None, num_records)
-            for _ in range(1 if self.size > _MANY else _ROUNDS // _INNER):
+            for _ in range(1 if self.size > _MANY_COEFFICIENTS else _ROUNDS // _INNER_ROUNDS):
                 at = found.posterior
                 found = self._mixed(*law(at), at.mean, num_records)
             return found
@@ -366,8 +356,8 @@ class Prior:
             centred,
             self.precision,
             at._replace(mean=at.mean - self.means),
-            rounds=_ROUNDS // _INNER,
-            inner=_INNER,
+            rounds=_ROUNDS // _INNER_ROUNDS,
+            inner=_INNER_ROUNDS,
         )
         at = self.moved(near)
         release, local = law(at)
@@ -388,15 +378,15 @@ class Prior:
         total: dict[Factors, float] = {}
         for h in local.curvatures:
             one = local._replace(curvature=h)
-            factors, logs = self._weighed(release, one, [(common, covariance) for common in self._common])
-            own = np.exp(logs - logs.max())
+            candidates = self._weighed(release, one, covariance, self._common)
+            own = _relative(candidates)
             own /= own.sum()
             for k in np.flatnonzero(own > _LEAST_WEIGHT):
-                prior = self.with_factors(factors[k])
-                evidence = prior._evidence(release, one, covariance, num_records)
-                parts.append(evidence.gaussian(prior.scales))
+                factors = candidates[k][0]
+                prior = self.with_factors(factors)
+                parts.append(prior._evidence(release, one, covariance, num_records).gaussian(prior.scales))
                 weights.append(float(own[k]))
-                total[factors[k]] = total.get(factors[k], 0.0) + own[k]
+                total[factors] = total.get(factors, 0.0) + own[k]
         likeliest = self.with_factors(max(total, key=total.__getitem__))
         added = normal_law.error_of_curvatures(self.about_zero(release), local, local.curvatures, likeliest.precision)
         evidence = likeliest._evidence(release, local, covariance + added, num_records)
@@ -424,32 +414,30 @@ class Prior:
         position = release.position
         away = Gaussian(position if mean is None else mean, np.zeros_like(local.score))
         h = local.curvature
-        models = []
+        weighed = []
         for common in self._common:
-            prior = self.with_factors(common._replace(groups=self._groups))
-            for _ in range(1 if self.size > _MANY else _INNER):
+            prior = self.with_factors(common._replace(groups=(1.0,) * self._groups))
+            for _ in range(1 if self.size > _MANY_COEFFICIENTS else _INNER_ROUNDS):
                 covariance = normal_law.total_covariance(release, local, away)
                 left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
-            models.append((common, normal_law.total_covariance(release, local, away)))
-        factors, logs = self._weighed(release, local, models)
-        weights = np.exp(logs - logs.max())
+            covariance = normal_law.total_covariance(release, local, away)
+            weighed.append([(one, covariance) for one in self._weighed(release, local, covariance, [common])])
+        candidates = [one for of_groups in zip(*weighed, strict=True) for one in of_groups]
+        weights = _relative([one for one, _ in candidates])
         kept = np.flatnonzero(weights > _LEAST_WEIGHT)
         weights = weights[kept] / weights[kept].sum()
-        own = dict(models)
-        found = [
-            self.with_factors(factors[k])._evidence(release, local, own[factors[k]._replace(groups=())], num_records)
-            for k in kept
-        ]
-        parts = (one.gaussian(one.scales) for one in found)
-        likeliest = found[int(np.argmax(weights))]
-        evidence = dataclasses.replace(likeliest, chosen=True)
-        return Concluded(Mixture(weights, tuple(parts)), evidence)
+        found = []
+        for k in kept:
+            (factors, _), covariance = candidates[k]
+            found.append(self.with_factors(factors)._evidence(release, local, covariance, num_records))
+        likeliest = dataclasses.replace(found[int(np.argmax(weights))], chosen=True)
+        return Concluded(Mixture(weights, tuple(one.gaussian(one.scales) for one in found)), likeliest)
 
     @property
-    def _groups(self) -> tuple[float, ...]:
-        """Factors of group effects under which 𝒞 is taken."""
-        return (1.0,) * int(np.max(self.family, initial=0))
+    def _groups(self) -> int:
+        """Number of group effects."""
+        return int(np.max(self.family, initial=0))
 
     def _evidence(
         self,
@@ -477,3 +465,9 @@ class Prior:
     def moved(self, found: Gaussian) -> Gaussian:
         """Return a posterior of coefficients less their prior means as one of the coefficients."""
         return found._replace(mean=found.mean + self.means)
+
+
+def _relative(weighed: Sequence[tuple[Factors, float]]) -> np.ndarray:
+    """Return the densities of candidates over the largest one."""
+    logs = np.array([log for _, log in weighed])
+    return np.exp(logs - logs.max())

@@ -11,39 +11,48 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from dpmcmc.inference.linear_score import Huber
-from dpmcmc.mechanisms.noise_aware.scale import Learnt
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.privacy.accounting import Adjacency
 
-#: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
-#: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
-#: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
+#: Candidates for the bound of a score, in standard deviations of residuals: those of normal ones of which the same
+#: share lies within the first bound. The wider the bound, the nearer is Huber's fit to the mean where errors are not
+#: symmetric, and the larger is the noise.
+BOUNDS_IN_STD = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
 #: Knots on each side of 0, and the ratio of one to the next.
-_KNOTS, _RATIO = 40, 1.25
+_KNOTS, _KNOT_RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
-#: than its bound: the most of these at which its noise is at most the last number of sampling errors of a mean.
-_FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
+#: than its bound: the most of these at which the mean has little noise.
+_FARTHEST_IN_STD = (12.0, 10.0, 8.0, 6.0)
+#: Largest noise of that mean, in sampling errors of a mean.
+_MOST_NOISE = 2.5
 #: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
-_SYMMETRIC = 0.2
+_CHANCE_OF_SYMMETRY = 0.2
 #: Density at that quantile of the logarithm of a normal residual's size.
-_DENSITY = 2 * DEVIATIONS[0] * math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
-#: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
-#: their logarithm under the prior; its shapes; points that stand for each law.
-_TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
-_SCALES, _USUAL_SCALE, _LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
-_SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
+_LOG_SIZE_DENSITY = 2 * BOUNDS_IN_STD[0] * math.exp(-(BOUNDS_IN_STD[0] ** 2) / 2) / math.sqrt(2 * math.pi)
+#: Share of residuals in the tail, a generalised Pareto law.
+_TAIL_SHARE = 2 * float(ndtr(-BOUNDS_IN_STD[0]))
+#: Scales that the tail may have, in standard deviations; the prior's median of them, and the standard deviation of
+#: their logarithm.
+_TAIL_SCALES, _MEDIAN_TAIL_SCALE, _TAIL_SCALE_LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
+#: Shapes that it may have, all as likely.
+_TAIL_SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
+#: Points that stand for a law.
 _POINTS = 100
-#: Points of a law that are of a few rows with far larger errors, with chances; mean excess of those, exponential.
-_FEW, _CHANCES, _LARGE = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1), 3.0
+#: How many of a law's points are of rows with far larger errors, and the chance of each number.
+_OUTLIERS, _OUTLIER_CHANCES = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1)
+#: Mean of what such errors exceed the start of the tail by, in standard deviations; their law is exponential.
+_MEAN_OUTLIER = 3.0
 #: Least standard deviation of ψ, in those of residuals.
-_LEAST = 0.1
+_LEAST_SCORE_STD = 0.1
 #: Prior of the residuals' standard deviation, log-normal: its median in units of the label's bound, and the standard
-#: deviation of its logarithm. Candidates for a logarithm. How far from the share of a law a knot's share may be.
-_USUAL, _STD_VARIES, _STDS, _UNLIKE = 0.25, 1.0, 120, 0.3
+#: deviation of its logarithm; how many candidates stand for it.
+_MEDIAN_STD, _STD_LOG_STD, _STD_CANDIDATES = 0.25, 1.0, 120
+#: Relative standard deviation of a knot's share about that of a Student's law.
+_KNOT_SHARE_STD = 0.3
 #: Noise of the number of residuals up to a knot, over those in the tail, that hides where the tail begins.
-_HIDDEN = 0.2
+_HIDDEN_TAIL_NOISE = 0.2
 #: Degrees of freedom of Student's laws that sizes are compared with.
-_DEGREES = (3.0, 6.0, np.inf)
+_STUDENT_DEGREES = (3.0, 6.0, np.inf)
 
 
 class Tail(NamedTuple):
@@ -66,16 +75,16 @@ def _excesses() -> tuple[np.ndarray, np.ndarray]:
         return -np.log1p(-(np.arange(count) + 0.5) / max(count, 1))
 
     laws = []
-    for few in _FEW:
+    for few in _OUTLIERS:
         log = exponential(_POINTS - few)
-        shapes = _SHAPES[:, None]
+        shapes = _TAIL_SHAPES[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             most = np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
-        most = _SCALES[:, None, None] * most
-        far = np.broadcast_to(_LARGE * exponential(few), (*most.shape[:2], few))
+        most = _TAIL_SCALES[:, None, None] * most
+        far = np.broadcast_to(_MEAN_OUTLIER * exponential(few), (*most.shape[:2], few))
         laws.append(np.concatenate([most, far], axis=2).reshape(-1, _POINTS))
-    usual = -0.5 * (np.log(_SCALES / _USUAL_SCALE) / _LOG_STD) ** 2
-    prior = np.add.outer(np.log(_CHANCES), np.repeat(usual, len(_SHAPES)))
+    usual = -0.5 * (np.log(_TAIL_SCALES / _MEDIAN_TAIL_SCALE) / _TAIL_SCALE_LOG_STD) ** 2
+    prior = np.add.outer(np.log(_OUTLIER_CHANCES), np.repeat(usual, len(_TAIL_SHAPES)))
     return np.concatenate(laws), prior.ravel()
 
 
@@ -92,7 +101,7 @@ class Residuals:
     @property
     def knots(self) -> np.ndarray:
         """Sizes, (_KNOTS + 1,): 0, and 2Y times powers of the ratio."""
-        return np.append(0.0, 2 * self.label_bound * _RATIO ** -np.arange(_KNOTS - 1, -1, -1.0))
+        return np.append(0.0, 2 * self.label_bound * _KNOT_RATIO ** -np.arange(_KNOTS - 1, -1, -1.0))
 
     @property
     def size(self) -> int:
@@ -133,7 +142,7 @@ class Residuals:
         noise_std: float,
         count: int,
         limits: np.ndarray,
-    ) -> tuple[Learnt, ...]:
+    ) -> tuple[LearntScore, ...]:
         """Return Huber's scores, and the mean and size of what each leaves out; see :class:`Scale`.
 
         The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
@@ -143,38 +152,38 @@ class Residuals:
         signed = released.reshape(2, -1)
         sizes = signed.sum(axis=0)
         nearest, usual, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
-        std = nearest / DEVIATIONS[0]
+        std = nearest / BOUNDS_IN_STD[0]
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
-        for deviations in DEVIATIONS:
+        for deviations in BOUNDS_IN_STD:
             bound = std * deviations
             cuts = bound * limits[:, None]
             left = np.maximum(knots - cuts, 0.0).mean(axis=0)
-            for far in _FAR:
+            for far in _FARTHEST_IN_STD:
                 seen = std * max(far, 1.5 * deviations)
                 shown = np.where(knots <= seen, left, 0.0)
                 noise = 2 * noise_std**2 * float(shown @ shown)
-                if noise <= (_NOISY * std) ** 2 * count:
+                if noise <= (_MOST_NOISE * std) ** 2 * count:
                     break
             sampled = float(np.maximum(sizes, 0.0) @ shown**2)
             mean = float((signed[0] - signed[1]) @ shown) / count
             clipped = np.minimum(tail.sizes, cuts[:, :, None])
             variance = float(inner @ np.mean(np.minimum(knots, cuts) ** 2, axis=0))
-            variance += _TAIL * float(tail.weights @ np.mean(clipped**2, axis=(0, 2)))
+            variance += _TAIL_SHARE * float(tail.weights @ np.mean(clipped**2, axis=(0, 2)))
             lost = max(0.0, float(inner @ left))
-            lost = lost + _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
+            lost = lost + _TAIL_SHARE * np.mean(tail.sizes - clipped, axis=(0, 2))
             outer = max(0.0, float(inner @ np.mean(knots * (knots > cuts), axis=0)))
-            outer = outer + _TAIL * np.mean(tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2))
+            outer = outer + _TAIL_SHARE * np.mean(tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2))
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
             wide = float(tail.weights @ lost**2)
             found.append(
-                Learnt(
+                LearntScore(
                     Huber.of(std, deviations),
                     *_skew(mean, (noise + sampled) / count**2, wide),
-                    variance=min(max(variance, (_LEAST * std) ** 2), bound**2),
-                    beyond=math.sqrt(float(tail.weights @ outer**2)),
-                    residuals=(usual / DEVIATIONS[0], varies),
+                    variance=min(max(variance, (_LEAST_SCORE_STD * std) ** 2), bound**2),
+                    mean_beyond=math.sqrt(float(tail.weights @ outer**2)),
+                    residuals=(usual / BOUNDS_IN_STD[0], varies),
                 )
             )
         return tuple(found)
@@ -217,27 +226,27 @@ class Residuals:
         above = _KNOTS + 1 - below
         mass = (above * within + below * beyond) / (_KNOTS + 1)
         mass = np.maximum.accumulate(np.clip(mass, 0.0, count))
-        middle = (1 - _TAIL) * count
+        middle = (1 - _TAIL_SHARE) * count
         at = min(int(np.searchsorted(mass, middle)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
-        if hidden > _HIDDEN * _TAIL * count:
+        if hidden > _HIDDEN_TAIL_NOISE * _TAIL_SHARE * count:
             usual, varies = self._likely(sizes, noise_std, count)
             return math.exp(usual), math.exp(usual), varies
         places = np.interp([middle - hidden, middle, middle + hidden], mass, knots)
         low, quantile, high = np.log(np.maximum(places, knots[1]))
-        least = hidden / (count * _DENSITY)
+        least = hidden / (count * _LOG_SIZE_DENSITY)
         found = math.exp(quantile)
         varies = max(float(high - low) / 2, least, 1e-6) ** 2
-        return found, found * (1 + _RATIO) / 2, varies
+        return found, found * (1 + _KNOT_RATIO) / 2, varies
 
     def _likely(self, sizes: np.ndarray, noise_std: float, count: int) -> tuple[float, float]:
         """Return mean and variance of the logarithm of that size under Student's laws, given noisy weights."""
         candidates, shares = _students(self)
         expected = count * shares
-        variance = noise_std**2 + 1.0 + expected + (_UNLIKE * expected) ** 2
+        variance = noise_std**2 + 1.0 + expected + (_KNOT_SHARE_STD * expected) ** 2
         logs = -0.5 * np.sum(np.log(variance) + (sizes - expected) ** 2 / variance, axis=2)
-        middle = math.log(_USUAL * self.label_bound * DEVIATIONS[0])
-        logs = logs - 0.5 * ((candidates - middle) / _STD_VARIES) ** 2
+        middle = math.log(_MEDIAN_STD * self.label_bound * BOUNDS_IN_STD[0])
+        logs = logs - 0.5 * ((candidates - middle) / _STD_LOG_STD) ** 2
         weights = np.exp(logs - logs.max()).sum(axis=0)
         weights /= weights.sum()
         mean = float(weights @ candidates)
@@ -247,9 +256,9 @@ class Residuals:
     def _tail(self, sizes: np.ndarray, noise_std: float, start: float, count: int) -> Tail:
         """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
         excesses, logs = _excesses()
-        points = start * (1 + excesses / DEVIATIONS[0])
+        points = start * (1 + excesses / BOUNDS_IN_STD[0])
         points = np.minimum(points, self.knots[-1])
-        expected = _TAIL * count * self.shares(points)
+        expected = _TAIL_SHARE * count * self.shares(points)
         # A knot whose lower neighbour is in the tail has no weight of what is not.
         whole = np.append(False, self.knots[:-1] >= start)
         variance = 2 * noise_std**2 + expected[:, whole]
@@ -262,11 +271,11 @@ class Residuals:
 def _students(residuals: Residuals) -> tuple[np.ndarray, np.ndarray]:
     """Return logarithms of the size that nine tenths are within, (k,), and shares on knots, (laws, k, knots)."""
     knots = residuals.knots
-    candidates = np.linspace(math.log(knots[1]), math.log(knots[-1]), _STDS)
+    candidates = np.linspace(math.log(knots[1]), math.log(knots[-1]), _STD_CANDIDATES)
     points = (np.arange(_POINTS) + 0.5) / _POINTS
     shares = []
-    for degrees in _DEGREES:
-        chances = np.append((1 + points) / 2, 1 - _TAIL / 2)
+    for degrees in _STUDENT_DEGREES:
+        chances = np.append((1 + points) / 2, 1 - _TAIL_SHARE / 2)
         quantiles = stdtrit(degrees, chances) if degrees < np.inf else ndtri(chances)
         unit = quantiles[:-1] / quantiles[-1]
         shares.append(residuals.shares(np.exp(candidates)[:, None] * unit))
@@ -278,7 +287,7 @@ def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
     if not variance > 0:  # no knot lies beyond the bound
         return mean, 0.0
     apart = wide / (wide + variance)
-    odds = (1 / _SYMMETRIC - 1) * math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
+    odds = (1 / _CHANCE_OF_SYMMETRY - 1) * math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
     skewed = odds / (1 + odds)
     found = apart * mean
     return skewed * found, skewed * apart * variance + skewed * (1 - skewed) * found**2

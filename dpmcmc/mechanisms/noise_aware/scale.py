@@ -26,7 +26,7 @@ from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.privacy.accounting import Adjacency
 
 
-class Learnt(NamedTuple):
+class LearntScore(NamedTuple):
     """Conclusions from the release of a scale.
 
     Attributes:
@@ -35,7 +35,7 @@ class Learnt(NamedTuple):
             how the mean of ψ follows it.
         shift_variance: of the shift.
         variance: E ψ²; None: the score is centred.
-        beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
+        mean_beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
         doubts: why intervals may not hold, clauses.
         residuals: where labels have residuals, the law of their standard deviation about the public position of the
             release, log-normal: its median, and the variance of its logarithm.
@@ -46,7 +46,7 @@ class Learnt(NamedTuple):
     shift_variance: float = 0.0
     doubts: tuple[str, ...] = ()
     variance: float | None = None
-    beyond: float = 0.0
+    mean_beyond: float = 0.0
     residuals: tuple[float, float] | None = None
 
 
@@ -76,7 +76,7 @@ class Scale(Protocol):
         noise_std: float,
         count: int,
         limits: np.ndarray,
-    ) -> tuple[Learnt, ...]:
+    ) -> tuple[LearntScore, ...]:
         """Return the scores that a noisy sum leads to: clipped ever further out, the nearest first.
 
         Args:

@@ -12,12 +12,12 @@ import numpy as np
 from dpmcmc.inference.corrected_matrix import confirmed
 from dpmcmc.inference.denoised_moment import denoised, shrunk
 from dpmcmc.inference.normal_law import GradientRelease, Local
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.statistics import calibrate_statistics, release_statistics
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
@@ -43,11 +43,11 @@ class Statistics:
         event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
         return (event,), settings
 
-    def refusal(self, plan: MechanismPlan) -> str | None:
+    def refusal(self, plan: Plan) -> str | None:
         """Return None: intervals hold."""
         return None
 
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
+    def draw(self, plan: Plan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
         noisy, found = self.conclude(plan, records, streams.noise)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
@@ -55,7 +55,7 @@ class Statistics:
         evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
         return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
 
-    def conclude(self, plan: MechanismPlan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
+    def conclude(self, plan: Plan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
         """Release G and Xᵀy; return G and what follows."""
         target = self.target
         noise_std = plan.settings["noise_std"]

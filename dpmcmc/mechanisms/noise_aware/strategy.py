@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
@@ -24,8 +24,8 @@ class Strategy(Protocol):
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
+    def draw(self, plan: Plan, records: Records, streams: Streams) -> ReleasedDraws:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 
-    def refusal(self, plan: MechanismPlan) -> str | None:
+    def refusal(self, plan: Plan) -> str | None:
         """Return why intervals of the draws do not hold, a clause, or None where they do."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,26 +35,6 @@ _KEYS_A_TIE = 512
 _FEWEST = 8
 #: Name of the loop over them in what a compiler has made of a program.
 TIES = "keys_that_tie"
-
-
-class Choice(NamedTuple):
-    """Numbers of draws per coordinate that the runs of one program differ in.
-
-    Attributes:
-        among: all of them, ascending.
-        own: of a run, (), traced.
-    """
-
-    among: tuple[int, ...]
-    own: jax.Array
-
-
-Levels = int | Choice
-
-
-def levels_of(among: tuple[tuple[int, ...], ...], own: jax.Array | None) -> tuple[Levels, ...]:
-    """Return the numbers of draws of a query's releases: of each the only one, or a run's own of several."""
-    return tuple(n[0] if own is None or len(n) == 1 else Choice(n, own[k]) for k, n in enumerate(among))
 
 
 def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
@@ -254,7 +233,7 @@ def tree_noise(
     like: PyTree,
     std: jax.Array,
     scale: float | np.ndarray,
-    levels: Levels,
+    levels: int,
 ) -> tuple[PyTree, PyTree]:
     """Integer noise shaped like a pytree, from one draw, so that no two leaves share a key.
 
@@ -263,20 +242,11 @@ def tree_noise(
         like: pytree of arrays.
         std: (), float32, in grid units.
         scale: factor on ``std``: a number, or a NumPy array like the only leaf.
-        levels: of :func:`levels_for`, or a choice among them: then the noise is what that number alone gives.
+        levels: of :func:`levels_for`.
 
     Returns:
         (high, low), pytrees of int32, value ``high·2^16 + low``.
     """
-    if isinstance(levels, Choice):
-        *fewer, found = (tree_noise(key, like, std, scale, count) for count in levels.among)
-        for count, noise_of in zip(levels.among, fewer, strict=False):
-            found = jax.tree.map(
-                lambda few, most, own=levels.own == count: jnp.where(own, few, most),
-                noise_of,
-                found,
-            )
-        return found
     if np.ndim(scale):
         values, which = np.unique(np.ravel(scale), return_inverse=True)
         stds = (std * jnp.asarray(values))[which]

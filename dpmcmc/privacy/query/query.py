@@ -33,7 +33,6 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.noise_tables import LEVELS
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
-from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
@@ -120,7 +119,7 @@ class GradientQuery(PerRecordGradients):
         ((2,), 8.0)
     """
 
-    levels: tuple[Levels, ...] = (LEVELS[-1], LEVELS[-1])
+    levels: tuple[int, ...] = (LEVELS[-1], LEVELS[-1])
     coordinates: int | None = None
     rows: int | None = None
 
@@ -295,7 +294,7 @@ def drawn_noise(
     like: PyTree,
     std: jax.Array,
     scale: float | np.ndarray,
-    levels: Levels,
+    levels: int,
 ) -> FixedPoint:
     """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``integer_noise.py``)."""
     return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))

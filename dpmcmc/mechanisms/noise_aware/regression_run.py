@@ -1,0 +1,296 @@
+"""The run of a regression's plan: its releases in their order (``regression_plan.py``).
+
+A frozen state is handed from release to release. It holds what was released so far. Records are reached through exact
+sums alone (``gradients.py``), each of which gets noise before anything else sees it (:class:`Noise`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dpmcmc.inference import normal_law
+from dpmcmc.inference.corrected_matrix import Corrected, confirmed, corrected
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.normal_law import Gaussian
+from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
+from dpmcmc.mechanisms.noise_aware.descent import Path, descend
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
+from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
+from dpmcmc.mechanisms.noise_aware.regression_plan import (
+    CURVATURE,
+    SPREAD,
+    RegressionPlan,
+    gradient_parts,
+    last_gradients,
+)
+from dpmcmc.mechanisms.noise_aware.regression_rows import ReleasedRows, release_rows
+from dpmcmc.mechanisms.noise_aware.release import FIRST_GRADIENT, Noise, multipliers
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
+from dpmcmc.mechanisms.rows import Rows
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.query.gram_release import trace_of, within
+from dpmcmc.privacy.query.record_sums import Records, asked
+
+#: Keys of releases beside the gradients, at least.
+_OTHER_KEYS = 20
+#: Quantiles of rows whose own bounds stand for all.
+_ROW_QUANTILES = (np.arange(20) + 0.5) / 20
+#: Curvatures that stand for all that a release leaves possible.
+CURVATURES = 32
+#: Least trace of B in units of what the model expects.
+_LEAST_TRACE_RATIO = 0.1
+
+
+@dataclass(frozen=True)
+class State:
+    """What was released so far.
+
+    Attributes:
+        plan: public facts.
+        noise: of the releases.
+        rows: what was released of rows alone.
+        learnt: the score, with what was learnt of its labels.
+        learnt_at: position at which it was learnt from a release, (d·K,); None: from none.
+    """
+
+    plan: RegressionPlan
+    noise: Noise
+    rows: ReleasedRows
+    learnt: LearntScore
+    learnt_at: np.ndarray | None = None
+
+    @functools.cached_property
+    def known(self) -> ScoredRows:
+        """What normal rows make of the score."""
+        rows = self.rows
+        score = self.learnt.score
+        error = rows.moment.error
+        return ScoredRows(
+            rows.owners.scored(score), rows.gram, rows.num_rows, rows.mean_row, score.limit, error, rows.offset
+        )
+
+    @property
+    def access(self) -> BoundedGradient:
+        """Access to records with the clip norm of the score."""
+        metric = self.rows.metric
+        clip = clip_of(self.learnt.score, self.rows.typical, metric.longest) * self.rows.owners.typical
+        return dataclasses.replace(metric, score=self.learnt.score, bounds=Bounds(clip))
+
+    @property
+    def clipped_off(self) -> np.ndarray:
+        """Bound of what the score clips off residuals, (d, d)."""
+        return clipped_off(self.learnt.mean_beyond, self.rows.gram, self.rows.num_rows)
+
+    def near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
+        step = (mean - at).reshape(self.rows.design.size, -1)
+        square = float(np.sum(step * (self.rows.gram @ step)))
+        size = math.sqrt(max(0.0, square) / self.rows.num_rows)
+        return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
+
+    # Releases at a public position.
+
+    def learn(self, position: np.ndarray, name: str) -> State:
+        """Return the state with a score that knows more of its labels.
+
+        Args:
+            position: public, (d·K,).
+            name: of the noise of the scale that is released; "": the score has none, and the path alone says how far
+                out labels can be clipped.
+        """
+        scale = self.plan.scale
+        if scale is None:
+            scores = tuple(map(LearntScore, candidates(self.plan.score)))
+            return dataclasses.replace(self, learnt=self._widest(scores, position))
+        noisy = self.noise.added(self.access.labels(self.rows.records, position, scale.statistic), name)
+        norms = self.known.norms(self.rows.metric.inverse)
+        usual = clip_of(self.learnt.score, self.rows.typical, self.rows.metric.longest)
+        usual /= self.learnt.score.limit
+        limits = np.quantile(np.minimum(1.0, usual / norms), _ROW_QUANTILES)
+        found = scale.learnt(noisy, self.noise.settings[name], self.rows.num_rows, limits)
+        return dataclasses.replace(self, learnt=self._widest(found, position), learnt_at=position)
+
+    def _widest(self, found: tuple[LearntScore, ...], position: np.ndarray) -> LearntScore:
+        """Return the score that clips labels as far out as costs little, by what was released so far."""
+        z = last_gradients(self.noise.settings, self.plan.options.steps)
+        sums = []
+        for learnt in found:
+            state = dataclasses.replace(self, learnt=learnt)
+            local = state.known.local(position)
+            noise = (z * state.access.clip) ** 2 * self.rows.square
+            if learnt.variance is not None:
+                spread = learnt.variance * self.rows.gram
+                sums.append(ScoreSums(local.curvature, spread, noise, state.clipped_off))
+                continue
+            ratio = float(np.trace(local.score) / np.trace(local.curvature))
+            # The spread has the shape of the curvature, which normal rows know better.
+            sums.append(ScoreSums(local.curvature, ratio * local.curvature, noise))
+        return found[widest_affordable(sums, found[-1].score, self.rows.num_rows)]
+
+    def gradient(self, position: np.ndarray, noise_multiplier: float) -> tuple[np.ndarray, float]:
+        """Release the gradient at a position within the radius, (d·K,); return it, and its noise std in the metric."""
+        access = self.access
+        noisy = self.noise.with_std(access.gradient(self.rows.records, position), noise_multiplier)
+        columns = noisy.reshape(self.rows.design.size, -1)
+        return (access.clip * access.root @ columns).ravel(), access.clip * noise_multiplier
+
+    def posterior(self, path: Path, now: Gaussian) -> Gaussian:
+        """Return the posterior given the gradients so far, no farther from the last than predictors may move."""
+        count = max(1, min(math.ceil(self.plan.latest_part * len(path.stds)), self.plan.latest))
+        release = path.mean(count, self.rows.square)
+        if self.plan.has_curvature:
+            # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
+            beyond = self.known.nonlinear_part(*path.last(count), now.mean)
+            release = release._replace(gradient=release.gradient - beyond)
+            exact = dataclasses.replace(self.known, error=np.zeros_like)
+            prior = self.rows.prior.best(release, exact.local(now.mean), now)
+            # A step along a direction that is not well known is short, and no gradient counts less for the error of H:
+            # far from where gradients vanish it would leave the position to the prior.
+            root = self.rows.metric.root
+            square = self.rows.num_rows * root @ root
+            local = dataclasses.replace(exact, gram=square).local(now.mean)
+        else:
+            error = normal_law.isotropic_error(self.rows.noisy.noise_std)
+            local = dataclasses.replace(self.known, error=error).local(now.mean)
+            prior = self.rows.prior.best(release, local, now)
+        centred = now._replace(mean=now.mean - prior.means)
+        found = normal_law.posterior(prior.about_zero(release), local, prior.precision, centred, rounds=2)
+        moved = prior.moved(found)
+        return moved._replace(mean=self.near(moved.mean, path.positions[-1]))
+
+
+class Ends(NamedTuple):
+    """Releases where the gradients end, in the metric.
+
+    Attributes:
+        curvature: H.
+        confirmed: what the releases confirm of H, (d·K, d·K).
+        spread: B.
+        ratio: by how much scores vary, over what the model says of them.
+        ratio_std: noise of this ratio.
+    """
+
+    curvature: Corrected
+    confirmed: np.ndarray
+    spread: Corrected
+    ratio: float
+    ratio_std: float
+
+
+def release_ends(state: State, at: np.ndarray) -> Ends:
+    """Release the curvature and the spread of scores at a position."""
+    curvature, least = _release_curvature(state, at)
+    spread, ratio, ratio_std = _release_spread(state, at, curvature)
+    return Ends(curvature, least, spread, ratio, ratio_std)
+
+
+def _release_curvature(state: State, at: np.ndarray) -> tuple[Corrected, np.ndarray]:
+    """Release the curvature; return it, and what of it the releases confirm, (d·K, d·K), in the metric."""
+    rows = state.rows
+    known = state.known
+    inverse = rows.inverse
+    both = rows.joined
+    assert both is not None
+    model = inverse @ known.local(at).curvature @ inverse
+    grams = both.possible(CURVATURES)
+    errors = known.errors(at, grams, [rows.mean_row_of(gram) for gram in grams])
+    std = state.noise.settings[CURVATURE]
+    trace = float(np.trace(model))
+    access = state.access
+
+    def bounds(reach: float) -> Bounds:
+        longest = min(reach * longest_row(rows.typical, rows.metric.longest), rows.metric.longest)
+        mean = trace / rows.num_rows
+        return Bounds(access.clip, longest, leverage_of(access.score, access.clip, longest, reach, mean))
+
+    # Rows as long as noise affords weigh in full.
+    reach = farthest_reach(lambda reach: bounds(reach).leverage * std, trace / len(model))
+    access = dataclasses.replace(access, bounds=bounds(reach))
+    most = access.public.leverage
+    released = most * state.noise.symmetric(access.curvature(rows.records, at), CURVATURE)
+    own = normal_law.bootstrapped_error(inverse @ errors @ inverse)
+    found = corrected(model, released, most * std, own)
+    fewest = dataclasses.replace(known, gram=both.least, mean=rows.mean_row_of(both.least)).local(at)
+    least = inverse @ fewest.curvature @ inverse
+    return found, confirmed(found.matrix, released, most * std, least)
+
+
+def _release_spread(state: State, at: np.ndarray, curvature: Corrected) -> tuple[Corrected, float, float]:
+    """Release the spread of scores; return B in the metric, and the ratio of :class:`Ends` with its noise.
+
+    The trace is that of the records' own scores, whichever covariance B is.
+    """
+    rows = state.rows
+    access = state.access
+    std, trace_std = (state.noise.settings[name] for name in SPREAD)
+    own = access.spread(rows.records, at)
+    sandwich = state.plan.options.covariance == "sandwich"
+    noisy = state.noise.symmetric(own if sandwich else access.expected_spread(rows.records, at), SPREAD[0])
+    trace = state.noise.added(trace_of(own), SPREAD[1])[0]
+    most = access.clip**2
+    # Normal rows give its shape, changed as the curvature is, and the release gives the trace.
+    local = state.known.local(at)
+    ratio = float(np.trace(local.score) / np.trace(local.curvature))
+    usual = rows.inverse @ local.score @ rows.inverse + ratio * curvature.lift
+    usual = curvature.turn @ usual @ curvature.turn.T
+    expected = float(np.trace(usual))
+    ratio = most * trace / expected
+    model = usual * max(ratio, _LEAST_TRACE_RATIO) if sandwich else usual
+    found = corrected(model, most * noisy, most * std)
+    if not sandwich:
+        expected = float(np.trace(found.matrix))
+        ratio = most * trace / expected
+    return found, ratio, most * trace_std / expected
+
+
+class Released(NamedTuple):
+    """All that a run released.
+
+    Attributes:
+        state: in which its releases ended.
+        path: its gradients.
+        now: the posterior given these.
+        at: the position where they end, (d·K,).
+        ends: releases there; None: there are none.
+    """
+
+    state: State
+    path: Path
+    now: Gaussian
+    at: np.ndarray
+    ends: Ends | None
+
+
+def released(plan: RegressionPlan, settled: Plan, records: Records, key: jax.Array) -> Released:
+    """Release everything.
+
+    Args:
+        plan: public facts.
+        settled: with the noise of each release.
+        records: of the data holder.
+        key: secret, of the noise.
+    """
+    steps = plan.options.steps
+    noise = Noise(settled.settings, iter(jax.random.split(key, steps + _OTHER_KEYS)))
+    prepare = Rows(settled.target, plan.design(settled.num_records).row_bound)
+    rows = release_rows(plan, settled.num_records, asked(records).prepared(prepare), prepare, noise)
+    radius = rows.design.radius
+    z = multipliers(settled.settings[FIRST_GRADIENT], gradient_parts(steps))
+    state = State(plan, noise, rows, LearntScore(plan.score))
+    now = rows.prior.gaussian
+    path = Path()
+    start = 0
+    for stop, name in plan.lessons.items():
+        now, path = descend(now, path, range(start, stop), z, state.gradient, state.posterior, radius)
+        state = state.learn(within(now.mean[None], radius)[0], name)
+        start = stop
+    now, path = descend(now, path, range(start, steps), z, state.gradient, state.posterior, radius)
+    at = within(now.mean[None], radius)[0]
+    return Released(state, path, now, at, release_ends(state, at) if plan.has_curvature else None)

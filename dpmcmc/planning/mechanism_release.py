@@ -1,0 +1,99 @@
+"""The stage that a mechanism adds to a plan: it reads all records once, and an estimate or a few draws leave.
+
+It is a plan by itself, or the first of two stages, whose draw every chain starts from (``mechanisms/hybrid.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpmcmc.planning.settings_json import section
+from dpmcmc.planning.stages import Stage
+from dpmcmc.planning.verdict import with_verdict
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class MechanismRelease(Stage):
+    """One release by a mechanism.
+
+    Attributes:
+        mechanism: what is released, and how (``mechanisms/base.py``).
+        guarantee: of everything that leaves.
+        settings: public numbers that were settled (temper, noise std, ...), for people and for ``plan.json``.
+        draws: how many draws leave.
+        candidates: plans that are carried out within the release, of which it chooses one.
+    """
+
+    mechanism: Any
+    guarantee: Guarantee
+    settings: dict[str, float]
+    draws: int = 1
+    candidates: tuple[Plan, ...] = ()
+
+    @property
+    def charged_draws(self) -> int:
+        """Posterior draws that the guarantee must charge for; 0 for an estimate, and for what follows from labels."""
+        return 0 if self.mechanism.release in ("estimate", "labels") else self.draws
+
+    @property
+    def label(self) -> str:
+        """Name of the mechanism."""
+        return type(self.mechanism).__name__
+
+    @property
+    def unproved(self) -> str:
+        """The part that is drawn in floating point; empty where there is none."""
+        part = self.mechanism.in_floats
+        return f"{part} is computed in floating point" if part else ""
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Samplers of runs within the release, and mechanism."""
+        samplers = (one.run.sampler for one in self.candidates if one.run is not None)
+        return (*samplers, self.mechanism)
+
+    def sections(self, plan: Plan) -> dict[str, Any]:
+        """Return ``mechanism``, or ``start`` where a chain starts from it."""
+        name = "mechanism" if self is plan.release else "start"
+        return {name: section(self.mechanism)}
+
+    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return the mechanism; where a chain starts from its draw, its price and settings too."""
+        if self is plan.release:
+            return [("mechanism", repr(self.mechanism))]
+        drawn = f"every chain starts at one draw of {self.label}, which alone has epsilon "
+        return [("start", f"{drawn}{round_up(self.guarantee.epsilon)}; its settings: {self._settings}")]
+
+    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+        """Return the numbers that were settled."""
+        return [("settings", self._settings)] if self is plan.release else []
+
+    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+        """Return the mechanism and its settings; where a chain starts from its draw, a plan of its own."""
+        if self is not plan.release:
+            return {"start": with_verdict(plan.alone(self)).to_json(secret)}
+        return {"mechanism": repr(self.mechanism), "draws": self.draws, "settings": self.settings}
+
+    def facts(self, plan: Plan) -> dict[str, object]:
+        """Return what a verifier needs beside the guarantee."""
+        return {
+            "in_floats": self.mechanism.in_floats,
+            "mechanism": repr(self.mechanism),
+            "settings": self.settings,
+            "charged_draws": self.charged_draws,
+        }
+
+    @property
+    def _settings(self) -> str:
+        return ", ".join(f"{name} {_said(name, value)}" for name, value in self.settings.items())
+
+
+def _said(name: str, value: float) -> str:
+    """A number for people; a price never below what it is."""
+    return round_up(value) if "epsilon" in name or name == "mu" else f"{value:.4g}"
