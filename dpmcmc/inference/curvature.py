@@ -200,9 +200,9 @@ class ScoredRows:
         first = self._slopes(start)
         total = np.zeros_like(start)
         for position, weight in zip(positions, weights, strict=True):
-            step = self._predictors_of(rows, position) - start
+            step = rows @ (position - theta).reshape(-1, self.score.size)
             middle, end = (self._slopes(start + part * step) for part in (0.5, 1.0))
-            total += weight * np.einsum("nkl,nl->nk", (4 * middle + end - 5 * first) / 6, step)
+            total += weight / 6 * np.sum((4 * middle + end - 5 * first) * step[:, None, :], axis=-1)
         return self.num_records / len(rows) * (rows.T @ total).ravel()
 
     def _slopes(self, eta: np.ndarray) -> np.ndarray:
