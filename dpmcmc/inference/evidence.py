@@ -171,21 +171,25 @@ class Evidence:
         Raises:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
-        noisy = self.gram
-        zeros, equations = (np.zeros(0), []) if noisy is None else _equations(self.structure or RowStructure(), noisy)
-        if noisy is None or not equations:
+        noisy, structure = self.gram, self.structure or RowStructure()
+        known_trace = structure.unit_norm and noisy is not None and not noisy.trace_std
+        if noisy is None or not (structure.blocks or known_trace):
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
                 "one-hot blocks or rows of norm 1 (RowStructure)."
             )
+        zeros, equations = _equations(structure, len(noisy.gram))
+        values = np.zeros(len(equations) + known_trace)
+        if known_trace:
+            equations.append(np.eye(len(zeros)))
+            values[-1] = self.num_records
         # Entries that are declared zero are equations of one number each, and leave the others' numbers.
         zero = svec(zeros) > 0
         released = svec(noisy.gram)
-        left = np.stack([svec(matrix) for matrix, _ in equations])
+        left = np.stack([svec(matrix) for matrix in equations])
         left[:, zero] = 0.0
-        apart = left @ released - np.array([self.num_records * value for _, value in equations])
-        square = float(apart @ np.linalg.solve(left @ left.T, apart))
-        square += float(np.sum(released[zero] ** 2))
+        apart = left @ released - values
+        square = float(apart @ np.linalg.solve(left @ left.T, apart)) + float(np.sum(released[zero] ** 2))
         return chi_square_tail(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
 
     @property
@@ -357,27 +361,19 @@ def _root(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
     return solve_triangular(lower, np.diag(scales), lower=True).T
 
 
-def _equations(structure: RowStructure, noisy: NoisyGram) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:
-    """Return (1 where an entry of every Gram matrix of such rows is zero, independent pairs (A, a): Σ A·G = a·N).
+def _equations(structure: RowStructure, size: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return (1 where an entry of every Gram matrix of such rows is zero, symmetric matrices A with Σ A·G = 0).
 
-    Both kinds of equations together are independent; matrices (d, d) are symmetric.
+    Both kinds of equations together are independent. The second says G v = 0 of each block.
     """
-    out: list[tuple[np.ndarray, float]] = []
-    size = len(noisy.gram)
-    zeros = np.zeros((size, size))
-
-    def add(row: np.ndarray, column: np.ndarray) -> None:
-        out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
-
     unit = np.eye(size)
-    firsts = [block[0] for block in structure.blocks]
-    intercept = 0 if structure.constant is None else structure.constant
-    for number, block in enumerate(structure.blocks):
+    zeros = np.zeros((size, size))
+    products: list[np.ndarray] = []
+    stated: list[int] = []
+    for block in structure.blocks:
         zeros[np.ix_(block, block)] = 1.0 - np.eye(len(block))
-        against = unit[list(block)].sum(0) - unit[intercept]
+        against = unit[list(block)].sum(0) - unit[structure.constant or 0]
         # (G v)·v' = (G v')·v for two blocks is stated once.
-        for column in sorted(set(range(size)) - set(firsts[:number])):
-            add(unit[column], against)
-    if structure.unit_norm and not noisy.trace_std:
-        out.append((np.eye(size), 1.0))
-    return zeros, out
+        products += [np.outer(unit[column], against) for column in range(size) if column not in stated]
+        stated.append(block[0])
+    return zeros, [(product + product.T) / 2 for product in products]
