@@ -36,6 +36,8 @@ from dpmcmc.privacy.query.gram_release import NoisyGram
 NUM_BOOTSTRAPS = 24
 #: Relative residual at which conjugate gradients end: far below the standard error of any number of E.
 RESIDUAL = 1e-9
+#: Most iterations: of a system that needs more, what is left is small beside the error of E.
+MOST_ITERATIONS = 500
 
 
 class Differences(NamedTuple):
@@ -70,26 +72,15 @@ def refined(
         response: J(G̃), (d, d).
         slope: c.
     """
-    from scipy.sparse.linalg import LinearOperator, cg  # slow to import, and few runs end here
-
     squares, turn = eigh(path.metric)
     moved = path.positions @ turn
     size = len(squares)
-    weights = slope**2 / squares[:, None]
     scatter = (moved.T * path.precisions) @ moved
-    variances = np.diag(scatter) * weights
-    operator = LinearOperator(
-        (size**2, size**2),
-        lambda flat: _applied(flat.reshape(size, size), noisy.noise_std, weights, scatter).ravel(),
-    )
-    diagonal = noisy.noise_std**-2 + _symmetric(variances).ravel()
-    nearly = LinearOperator(operator.shape, lambda flat: flat / diagonal)
 
     def correction(differences: np.ndarray) -> np.ndarray:
         """Return D, (d, d), that follows from r_k − J q_k in eigenvectors of the metric, (k, d)."""
         right = slope * _symmetric((differences.T * path.precisions) @ moved / squares[:, None])
-        found, _ = cg(operator, right.ravel(), rtol=RESIDUAL, M=nearly)
-        return found.reshape(size, size)
+        return _solved(right, noisy.noise_std, slope**2 / squares[:, None], scatter)
 
     def errors() -> np.ndarray:
         rng = np.random.default_rng(0)
@@ -104,9 +95,28 @@ def refined(
     return projected(noisy._replace(gram=found), structure, errors)
 
 
-def _applied(d: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-    """Return D/σ² + sym(w ∘ D S), (d, d), the equation's left side with w = c² diag(Φ), (d, 1)."""
-    return d / noise_std**2 + _symmetric((weights * d) @ scatter)
+def _solved(right: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray) -> np.ndarray:
+    """Return D with D/σ² + sym(w ∘ D S) = right, (d, d), by conjugate gradients.
+
+    Args:
+        right: symmetric.
+        noise_std: σ.
+        weights: w = c² diag(Φ), (d, 1).
+        scatter: S, (d, d).
+    """
+    from scipy.sparse.linalg import LinearOperator, cg  # slow to import, and few runs end here
+
+    def applied(flat: np.ndarray) -> np.ndarray:
+        found = flat.reshape(right.shape)
+        return (found / noise_std**2 + _symmetric((weights * found) @ scatter)).ravel()
+
+    diagonal = noise_std**-2 + _symmetric(weights * np.diag(scatter)).ravel()
+    shape = (right.size, right.size)
+    nearly_inverse = LinearOperator(shape, lambda flat: flat / diagonal)
+    found, _ = cg(
+        LinearOperator(shape, applied), right.ravel(), rtol=RESIDUAL, maxiter=MOST_ITERATIONS, M=nearly_inverse
+    )
+    return found.reshape(right.shape)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:
