@@ -208,12 +208,12 @@ def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     score, rng = FAMILIES[name], np.random.default_rng(4)
     rows = [np.array([0.0, 0.0, 1.0]), *(rng.normal(size=(6, D)) / 10)]
     access = access_of(score, [Owner(row, 0.0, 0.0, 1.0, 1) for row in rows], 1)
-    open_ = access.bounded(access.access.public._replace(longest=1e6, leverage=1e3))
-    assert access.rows.records["norm"][0, 0] > 2 * access.access.public.longest
+    open_ = access.bounded(access.access.bounds._replace(longest=1e6, leverage=1e3))
+    assert access.rows.records["norm"][0, 0] > 2 * access.access.bounds.longest
     theta = 0.1 * rng.normal(size=D * score.size)
     np.testing.assert_array_equal(access.sum(theta), open_.sum(theta))
     np.testing.assert_array_equal(access.spread(theta), open_.spread(theta))
-    less, full = (one.access.public.leverage * one.curvature(theta) for one in (access, open_))
+    less, full = (one.access.bounds.leverage * one.curvature(theta) for one in (access, open_))
     assert np.trace(less) < 0.9 * np.trace(full)
     assert np.linalg.eigvalsh(full - less)[0] > -1e-4 * np.trace(full)
 

@@ -160,12 +160,9 @@ def sweep(
         ),
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Processes of one thread each; by default the configs run in this process.",
-        ),
-    ] = None,
+        int,
+        typer.Option(metavar="N", help="Processes of one thread each; 1: this process, on all its cores."),
+    ] = 1,
     on: Annotated[
         str | None,
         typer.Option(

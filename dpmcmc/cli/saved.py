@@ -156,16 +156,11 @@ class ConfiguredRun:
         Args:
             ended: whether the run has ended without draws; then privacy.json is final.
         """
-        folder = self.place.run_folder
-        said = self._privacy(self.life.guarantee)
         if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
             return
-        try:
-            self._write_plan()
-            (folder.seal if ended else folder.state)(said)
-        except OSError as error:
-            where = error.filename or self.place.folder
-            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
+        folder = self.place.run_folder
+        self._write_plan()
+        (folder.seal if ended else folder.state)(self._privacy(self.life.guarantee))
 
     def _write_plan(self, fit: bool = False) -> Circumstances:
         circumstances = self.facts.circumstances(fit)
@@ -200,23 +195,8 @@ class ConfiguredRun:
         self.place.run_folder.state(said)
         result.save(folder)
         self._draw_run(result)
-        scale = None if result.evidence is None else result.evidence.label_scale
-        predicting = with_label_scale(self.target, scale)
-        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
+        metrics, shown = self._measure(result)
         metrics |= self._seconds(result, calibrate_seconds)
-        shown = {}
-        if facts.test is not None:
-            name = "draws" if guarantee is None else "private draws"
-            shown[name] = predictive.predict(predicting, result.flat_draws(), dict(facts.test))
-            metrics |= shown[name].to_json()
-        hidden, fitted = diagnose(self.config, self.target, predicting, self.data, result)
-        fit: Any = hidden.get("non_private")
-        # A non-private fit may leave only where the records themselves may.
-        if facts.spec.public and fit is not None and "failed" not in fit:
-            metrics["non_private"] = hidden.pop("non_private")
-            if fitted is not None:
-                shown[f"non-private ({fit['method'].split()[0]})"] = fitted
-        self.place.apart.json("diagnostics.json", hidden | {"outside_schema": self._outside})
         self._write_metrics(folder, metrics)
         if facts.test is not None:
             self._draw_predictions(result, shown, facts.test["y"])
@@ -237,19 +217,34 @@ class ConfiguredRun:
             run_text.print_withheld(facts, self.place.confidential, console)
         return folder.folder
 
+    def _measure(self, result: Result) -> tuple[dict[str, object], dict[str, predictive.Prediction]]:
+        """Return metrics.json and predictions of public test rows; write what is for the data holder alone."""
+        facts = self.facts
+        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
+        shown = {}
+        scale = None if result.evidence is None else result.evidence.label_scale
+        predicting = with_label_scale(self.target, scale)
+        if facts.test is not None:
+            name = "draws" if result.guarantee is None else "private draws"
+            shown[name] = predictive.predict(predicting, result.flat_draws(), dict(facts.test))
+            metrics |= shown[name].to_json()
+        hidden, fitted = diagnose(self.config, self.target, predicting, self.data, result)
+        fit: Any = hidden.get("non_private")
+        # A non-private fit may leave only where the records themselves may.
+        if facts.spec.public and fit is not None and "failed" not in fit:
+            metrics["non_private"] = hidden.pop("non_private")
+            if fitted is not None:
+                shown[f"non-private ({fit['method'].split()[0]})"] = fitted
+        records = self.life.work.records
+        outside = records.outside if isinstance(records, PartitionedRecords) else self.data.outside
+        self.place.apart.json("diagnostics.json", hidden | {"outside_schema": outside})
+        return metrics, shown
+
     def _write_metrics(self, folder: RunFolder, metrics: dict[str, object]) -> None:
         """Write metrics.json beside the draws; where these may not be published, one of public facts is."""
         folder.json("metrics.json", metrics)
         if folder is not self.place.run_folder:
             self.place.run_folder.json("metrics.json", self.released_facts())
-
-    @property
-    def _outside(self) -> dict[str, int] | None:
-        """Values of each column that lay outside the schema; None without one."""
-        records = self.life.work.records
-        if isinstance(records, PartitionedRecords):
-            return records.outside
-        return self.data.outside
 
     def save_divergence(self, error: DivergedError) -> None:
         """Write at which step a chain left the range of floats, which is as public as its draws."""

@@ -89,7 +89,7 @@ def command(
     allow_code: list[str] | None,
     *,
     out: str | None,
-    workers: int | None,
+    workers: int,
     on: str | None,
     quiet: bool,
     as_json: bool,
@@ -97,7 +97,7 @@ def command(
     """Run every config of a grid; the exit code is 0 where all have released their draws."""
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
-    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+    if not 1 <= workers <= _MOST_WORKERS:
         raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
     loaded = grids.load(grid, overrides, allow_code=allow_code or [], note=note)
     tell = Screen(quiet or as_json).print
@@ -129,7 +129,7 @@ def sweep(
     *,
     overrides: list[str] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: int = 1,
     executor: Executor | None = None,
     allow_code: Collection[str] = (),
 ) -> Swept:
@@ -139,7 +139,7 @@ def sweep(
         grid: YAML file, a config with a section ``sweep``.
         overrides: ``a.b=value`` strings, applied to the whole grid.
         out: folder of the sweep; a new one below ``runs`` by default. A sweep that was stopped goes on in its folder.
-        workers: processes of one thread each; None: this process.
+        workers: processes of one thread each; 1: this process.
         executor: carries out the configs in place of own processes, for example a Dask client's ``get_executor()``.
             Its workers see the folder and the data under the same paths; nothing of the records is sent.
         allow_code: modules outside this library that a grid in a run folder may name.

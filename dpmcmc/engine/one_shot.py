@@ -23,6 +23,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.planning.mechanism_release import MechanismRelease
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -51,7 +52,6 @@ class MechanismWork:
         self.stage: Stage = release
         self._whole = plan
         self._plan = plan.alone(release)
-        self._candidates = [one for one in release.candidates if one.run is not None]
 
     @property
     def takes_partitions(self) -> bool:
@@ -91,8 +91,9 @@ class MechanismWork:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
         plan = self._plan
         target = self._bound
-        for run in self._candidates if session.secret else ():
-            self._test_run(run)
+        for one in self.stage.candidates if session.secret else ():
+            if one.run is not None:
+                self._test_run(one, one.run)
         session.begin()
         started = time.perf_counter()
         positions, evidence = released(0, self, session.streams, session, last=True)
@@ -106,17 +107,12 @@ class MechanismWork:
         """Target, bound to the records' shapes."""
         return targets.bind(self._plan.target, self._shapes)
 
-    def _test_run(self, run: Plan) -> None:
+    def _test_run(self, candidate: Plan, run: SamplerRun) -> None:
         """Compile and test a sampler's run before it is charged."""
-        assert run.run is not None
-        chains = Chains(run, run.run)
+        chains = Chains(candidate, run)
         # A candidate of a selection has a part of the records. A mechanism that runs chains reads arrays.
-        chains.read(
-            jax.tree.map(lambda leaf: leaf[: run.num_records], self.records),
-            None,
-            None,
-            None,
-        )
+        part = jax.tree.map(lambda leaf: leaf[: candidate.num_records], self.records)
+        chains.read(part, None, None, None)
         chains.compile_and_test()
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import xarray
 
 
-#: Variables of a group by name: (dimensions, values).
-Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 POSTERIOR, PATH, DRAWS = "posterior", "path", "draws"
 UNCONSTRAINED = "unconstrained_"
 
@@ -123,13 +121,9 @@ def datasets(
         guarantee: of the run, or None.
         columns: names of the columns of the records, or None.
     """
-    import xarray  # takes a third of a second, and planning does not need it
-
     return {
-        name: xarray.Dataset(
-            dict(_variables(leaves, _columns_of(name, columns))),
-            attrs=attributes(guarantee, verdict),
-        )
+        # Statistics of steps have no columns.
+        name: _dataset(leaves, None if name.endswith("_stats") else columns, attributes(guarantee, verdict))
         for name, (leaves, verdict) in held.items()
     }
 
@@ -157,23 +151,17 @@ def content(made: Mapping[str, xarray.Dataset], metric: ReleasedMetric | None) -
     return bytes(xarray.DataTree.from_dict(groups).to_netcdf(engine="h5netcdf", encoding=texts))
 
 
-def _columns_of(name: str, columns: Sequence[str] | None) -> Sequence[str] | None:
-    """Return names of columns, which statistics of steps do not have."""
-    return None if name.endswith("_stats") else columns
-
-
-def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:
+def _dataset(tree: PyTree, columns: Sequence[str] | None, said: dict[str, str | float]) -> xarray.Dataset:
     """Return the leaves of a pytree, named by their paths, after the coordinates of their dimensions."""
-    variables: Variables = {}
-    coordinates: Variables = {}
+    import xarray  # takes a third of a second, and planning does not need it
+
+    variables: dict[str, tuple] = {}
+    coordinates: dict[str, tuple] = {}
     for name, leaf in leaf_names(tree).items():
         array = np.asarray(leaf)
         along = axes(name, array.shape[2:], columns)
-        variables[name] = (
-            ("chain", "draw", *(dimension for dimension, _ in along)),
-            array,
-        )
-        named = ((dimension, values) for dimension, values in along if values is not None)
-        coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
-    chains, draws = next(iter(variables.values()))[1].shape[:2]
-    return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
+        variables[name] = ("chain", "draw", *(dimension for dimension, _ in along)), array
+        coordinates |= {dimension: (dimension, np.array(values)) for dimension, values in along if values is not None}
+    chains, draws = array.shape[:2]
+    counted = {"chain": ("chain", np.arange(chains)), "draw": ("draw", np.arange(draws))}
+    return xarray.Dataset(counted | coordinates | variables, attrs=said)

@@ -130,11 +130,11 @@ class Table:
         before = read_table(path)
         if not before:
             raise InputError(f"--out: {path} is damaged; give another folder, or remove that one")
-        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        changed = _difference(before, now)
         if changed:
             raise InputError(
-                f"--out: {self.folder} holds results of another configuration, which differs in {', '.join(changed)}; "
-                "give another folder, or remove that one"
+                f"--out: {self.folder} holds results of another configuration ({changed}); give another folder, or "
+                "remove that one"
             )
 
 
@@ -192,3 +192,14 @@ def _read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     if missing:
         raise InputError(f"--out: {path} has no column {', '.join(sorted(missing))}; make it anew")
     return rows
+
+
+def _difference(before: Any, now: Any, where: str = "") -> str:
+    """Return the first place where two trees of plain values differ, in words; empty where they do not."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in before | now:
+            found = _difference(before.get(name), now.get(name), f"{where}.{name}" if where else str(name))
+            if found:
+                return found
+        return ""
+    return "" if before == now else f"{where} was {before!r}, and is {now!r}"

@@ -26,9 +26,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
+from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.program import Chain, DrawnRandomness
 from dpmcmc.engine.workers import LostPartition
 from dpmcmc.errors import DataError
@@ -108,9 +108,6 @@ class Supply:
             lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)),
             self._records,
         )
-        if self._mesh is not None:
-            rows, mask = _placed((rows, mask), self._mesh, BATCHES)
-            draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
     def read(self, chains: Chain, first: int, noise_std: np.ndarray) -> PyTree:
@@ -148,14 +145,6 @@ class Supply:
             part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
             parts.append(jax.device_put(part, here.device))
         return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
-
-
-def _placed(shapes: PyTree, mesh: Mesh, spec: PartitionSpec) -> PyTree:
-    sharding = NamedSharding(mesh, spec)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        shapes,
-    )
 
 
 def _dtype(leaf: np.ndarray) -> type:

@@ -68,12 +68,16 @@ def _paths(
     ledger: Reservation | Ledger | str | Path | None,
 ) -> dict[str, Path]:
     """Return the paths of what is confidential, by argument."""
-    kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
-    book = ledger.ledger if isinstance(ledger, Reservation) else ledger
-    where = book.path if isinstance(book, Ledger) else None if book is None else place(book)
-    # A ledger in a database lies in no folder.
-    found = {"checkpoint": None if kept is None else Path(kept), "ledger": where}
-    return {name: path for name, path in found.items() if isinstance(path, Path)}
+    found: dict[str, Path] = {}
+    if checkpoint is not None:
+        found["checkpoint"] = checkpoint.folder if isinstance(checkpoint, Checkpoint) else Path(checkpoint)
+    if isinstance(ledger, Reservation):
+        ledger = ledger.ledger
+    if ledger is not None:
+        where = ledger.path if isinstance(ledger, Ledger) else place(ledger)
+        if isinstance(where, Path):  # one in a database lies in no folder
+            found["ledger"] = where
+    return found
 
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:

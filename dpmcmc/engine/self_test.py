@@ -16,8 +16,7 @@ left out, or a tenth smaller, differs by 1 or by 0.1. A draw on the verge of rou
 record, in fewer than 1 of 10⁴ tests, so an executable fails only where it differs under each of ``_KEYS`` keys.
 
 **Not seen.** The test does not see noise that moves a parameter by less than float32 resolves, nor a fault that needs a
-later step, other records or a rare batch. A Poisson batch too large for the usual room has steps of its own, which
-these keys hardly reach; its noise is drawn as that of every batch.
+later step, other records or a rare batch.
 
 Made-up records beyond ``_FILLED_BYTES`` are zeros, and on an accelerator they take as much memory as the records. Runs
 without privacy or with a known key carry no guarantee, and are not tested. One-shot mechanisms are not tested either:

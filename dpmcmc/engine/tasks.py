@@ -50,7 +50,7 @@ def outcomes(
     work: Callable[[_Task], _Out],
     tasks: Iterable[_Task],
     *,
-    workers: int | None = None,
+    workers: int = 1,
     executor: Executor | None = None,
 ) -> Iterator[tuple[_Task, _Out | Lost]]:
     """Yield (task, what ``work`` returns for it, or :class:`Lost`) as tasks end.
@@ -58,16 +58,16 @@ def outcomes(
     Args:
         work: function of a module. An error that it raises ends the whole, and is raised here.
         tasks: taken in their order; each is pickled.
-        workers: processes of one thread; None: this process.
+        workers: processes of one thread each; 1: this process.
         executor: whatever else carries out calls, in place of own processes.
     """
-    if workers is None and executor is None:
+    if workers == 1 and executor is None:
         for task in tasks:
             yield task, work(task)
         return
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(Processes(workers or 1))
+            executor = stack.enter_context(Processes(workers))
         running = {executor.submit(_answered, work, task): task for task in tasks}
         stack.callback(lambda: [future.cancel() for future in running])
         for future in as_completed(running):

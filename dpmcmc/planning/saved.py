@@ -97,9 +97,8 @@ class SavedRun(Stage):
         return [(name, str(said[name])) for name in ("sampler", "mechanism") if said.get(name)]
 
     def costs(self, plan: Plan) -> list[tuple[str, str]]:
-        """Return that there is no guarantee, and what was noted."""
-        none = "none" if self.guarantee is None else ""
-        return labelled("guarantee", none) + labelled("note", str(self.stated_plan.get("note") or ""))
+        """Return that there is no guarantee, where there is none."""
+        return labelled("guarantee", "none" if self.guarantee is None else "")
 
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return the content of ``privacy.json``."""

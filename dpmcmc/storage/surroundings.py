@@ -89,9 +89,12 @@ def check_free(folder: str | Path, option: str = "folder", left: Collection[str]
             f"{option}: {place} lies in a checkpoint, {checkpoint}, which holds the keys of a run; give a folder "
             "elsewhere"
         )
-    names = {path.name for path in place.iterdir()} if os.path.lexists(place) else set()
-    held = {name for name in names if not is_left_over(name)} - set(left)
-    if not held or (held <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
+    if place.is_dir():
+        held = {path.name for path in place.iterdir() if not is_left_over(path.name)} - set(left)
+    else:
+        held = {place.name} if os.path.lexists(place) else set()
+    unfinished = not has_ended(read_table(place / PRIVACY))
+    if not held or (unfinished and held <= {PRIVACY, PICTURES, "plan.json", *COMPUTED}):
         return
     what = "a run" if CONFIG in held else "a result" if PRIVACY in held else "something"
     done = " that is done" if CONFIG in held and is_sealed(place) else ""
@@ -121,11 +124,6 @@ def _is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint: ``run.json`` of it, and not of something else, lies there."""
     said = read_table(folder / "run.json")
     return "version" in said and not {"plan", "notes"}.isdisjoint(said)
-
-
-def _is_unfinished(folder: Path) -> bool:
-    """Whether a result was not saved to its end there; what cannot be read may be one that was."""
-    return not has_ended(read_table(folder / PRIVACY))
 
 
 def inside(path: str | Path, folder: str | Path, apart: str | None = None) -> bool:

@@ -56,7 +56,7 @@ def tasks_of(
 
 def run(asked: Sequence[Task], table: results_table.Table, workers: int) -> None:
     """Run tasks, and add their rows; a task whose process died is a failure of its method."""
-    for task, found in outcomes(rows_of, asked, workers=workers if workers > 1 else None):
+    for task, found in outcomes(rows_of, asked, workers=workers):
         if isinstance(found, Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
             why = f"its process died ({found.why})"

@@ -73,9 +73,9 @@ def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
         # New processes a design: programs that a process compiles stay in its memory.
         for _, those in groupby(missing, key=lambda at: asked[at].design):
             chosen = {at: asked[at] for at in those}
-            for at, tables in _tables(chosen, None if workers == 1 else workers):
+            for at, tables in _tables(chosen, workers):
                 add(at, summarised(tables, _task(asked[at], 0)))
-        write_table(kept.path, table.COLUMNS, table.ordered([numbers(row) for row in kept.rows]))
+        write_table(kept.path, table.COLUMNS, table.ordered(list(map(numbers, kept.rows))))
     return [rows[at] for at in range(len(asked))]
 
 
@@ -88,7 +88,7 @@ def _seen(task: tuple[int, Task]) -> Seen | Failure:
     return seen(task[1])
 
 
-def _tables(rows: dict[int, table.Asked], workers: int | None) -> Iterator[tuple[int, list[Seen | Failure]]]:
+def _tables(rows: dict[int, table.Asked], workers: int) -> Iterator[tuple[int, list[Seen | Failure]]]:
     """Yield rows of one design with the outcomes of all their tables; a table whose worker died has failed."""
     tasks = [(at, _task(one, number)) for at, one in rows.items() for number in range(one.tables)]
     found: dict[int, dict[int, Seen | Failure]] = {at: {} for at in rows}

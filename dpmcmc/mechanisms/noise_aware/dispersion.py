@@ -37,12 +37,12 @@ class Dispersion:
         return Counts(_FIRST_DISPERSION, CLIPS[0], _WEIGHTS_OF_POISSON)
 
     def moved(self, adjacency: Adjacency) -> float:
-        """Return the bound of the module; see :class:`Scale`."""
+        """Return the bound of the module; see ``scale.py``."""
         one = 10 / 9 if adjacency == Adjacency.REPLACE_ONE else 1.0
         return math.sqrt(self.size) * one
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return q_α of each candidate, (n, size); see :class:`Scale`."""
+        """Return q_α of each candidate, (n, size); see ``scale.py``."""
         parts = [Counts(alpha).spread(eta, y, _CLIP_IN_STD) for alpha in _CANDIDATES]
         out = np.stack(parts, axis=1) / _CLIP_IN_STD**2
         return np.clip(np.nan_to_num(out, nan=1.0), -(_CLIP_IN_STD**-2), 1.0)
@@ -54,7 +54,7 @@ class Dispersion:
         count: int,
         limits: np.ndarray,
     ) -> tuple[LearntScore, ...]:
-        """Return scores at the candidate where the sum crosses zero; see :class:`Scale`."""
+        """Return scores at the candidate where the sum crosses zero; see ``scale.py``."""
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
         falling = isotonic_regression(released, increasing=False).x

@@ -62,7 +62,7 @@ from dpmcmc.privacy.query.integer_rows import (
     unit_of,
     weighted_sum,
 )
-from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.privacy.query.record_sums import Records, Sum
 
 #: A typical whitened row is taken for no shorter than this, whatever was released.
 _LEAST_TYPICAL_NORM = 0.1
@@ -167,7 +167,7 @@ class BoundedGradient:
         root, inverse: F and F⁻¹, (d, d); the inverse is on a grid.
         inverse_unit: its grid.
         norm: a typical ‖F⁻¹x‖, times a typical number of rows that share C.
-        bounds: public; None: C = κ times the typical norm, and no other.
+        bounds: public; C = κ times the typical norm, and no other, where the score is not known better.
     """
 
     design: Design
@@ -176,7 +176,7 @@ class BoundedGradient:
     inverse: np.ndarray
     inverse_unit: float
     norm: float
-    bounds: Bounds | None = None
+    bounds: Bounds
 
     @classmethod
     def of(
@@ -205,7 +205,7 @@ class BoundedGradient:
         values, vectors = eigh(inverse)
         root = (vectors / values) @ vectors.T
         norm = design.whitened_norm(gram, inverse)
-        return cls(design, score, root, inverse, unit, norm)
+        return cls(design, score, root, inverse, unit, norm, Bounds(score.clip * norm))
 
     @property
     def unit(self) -> float:
@@ -218,14 +218,9 @@ class BoundedGradient:
         return self.design.row_bound * float(np.linalg.norm(self.inverse, 2))
 
     @property
-    def public(self) -> Bounds:
-        """The bounds."""
-        return Bounds(self.score.clip * self.norm) if self.bounds is None else self.bounds
-
-    @property
     def clip(self) -> float:
         """C, public."""
-        return self.public.clip
+        return self.bounds.clip
 
     @property
     def number_bits(self) -> int:
@@ -282,7 +277,7 @@ class BoundedGradient:
 
     def weighted(self, records: Any, columns: np.ndarray) -> Weighted:
         """Return rows of some records at a position of :meth:`columns`, with their limits and weights."""
-        bounds = self.public
+        bounds = self.bounds
         x, norm, sharers = (
             records["x"],
             records["norm"].ravel(),
@@ -307,7 +302,7 @@ class BoundedGradient:
 
     def held(self, at: Weighted) -> np.ndarray:
         """Return v of rows, (n,)."""
-        bounds = self.public
+        bounds = self.bounds
         shorter = np.minimum(1.0, bounds.longest / np.maximum(at.norm, 1e-100))
         held = at.weight * (shorter * shorter)
         own = self.score.leverage(bounds.clip, bounds.longest)
@@ -362,14 +357,11 @@ class BoundedGradient:
 
     def added_rows(self, longest: float, records: Any) -> tuple[np.ndarray, ...]:
         """Return z zᵀ/R², (d, d), of rows scaled to R = ``longest`` where they are longer."""
-        x = records["x"]
-        size = x.shape[2]
+        size = self.design.size
+        rows = records["x"].reshape(-1, size)
         moment = np.zeros((size, size), np.int64)
-        rows = x.reshape(-1, size)
-        step = max(1, IN_CACHE // size)
-        for start in range(0, len(rows), step):
-            z = self.whitened(rows[start : start + step])
-            moment += moment_of_columns(rounded_columns(z / longest))
+        for block in self.in_cache(len(rows)):
+            moment += moment_of_columns(rounded_columns(self.whitened(rows[block]) / longest))
         return (moment,)
 
     def added_scores(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
@@ -400,7 +392,7 @@ class BoundedGradient:
         """Return v slope ⊗ z zᵀ/L, (d·K, d·K)."""
         at = self.weighted(records, columns)
         slope = self.score.slope(at.eta, at.y, at.limit)
-        h = _times(self.held(at) / self.public.leverage, slope)
+        h = _times(self.held(at) / self.bounds.leverage, slope)
         return (self.second_moment(at.x, h, np.ones(len(h))),)
 
     def added_expected_spread(self, columns: np.ndarray, records: Any) -> tuple[np.ndarray, ...]:
@@ -431,7 +423,7 @@ class BoundedGradient:
         return (total,)
 
 
-def _moment(records: Records, of: Callable[[Any], tuple[np.ndarray, ...]]) -> Exact:
+def _moment(records: Records, of: Sum) -> Exact:
     """Return a second moment of rows within 1, exactly. Private: it must not leave."""
     (total,) = records.total(of)
     return Exact(total, 4.0**-MOMENT_BITS)

@@ -30,7 +30,6 @@ from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.regression import Regression
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
-from dpmcmc.mechanisms.noise_aware.scale import Scale
 from dpmcmc.mechanisms.noise_aware.statistics import Statistics
 from dpmcmc.mechanisms.noise_aware.strategy import Strategy
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
@@ -178,7 +177,7 @@ def strategy_of(options: Options, target: Target) -> Strategy:
         return ModelGradients(options, model)
     score = score_of(model)
     if score is not None and isinstance(model, GeneralisedLinear):
-        scale: Scale | None = None
+        scale: Residuals | Dispersion | None = None
         if options.covariance == "sandwich":
             if isinstance(model, LinearRegression):
                 scale = Residuals(require_bound(model.label_bound, "label_bound", "LinearRegression"))

@@ -86,11 +86,6 @@ class RowsOfOwners(NamedTuple):
         shares = rows / rows.sum()
         return cls(max(1, round(float(rows.sum()))), float(shares @ sizes), shares)
 
-    @classmethod
-    def guessed(cls, num_owners: int, most: int) -> RowsOfOwners:
-        """Return what is planned with: every number of rows is as likely."""
-        return cls.of(np.full(most, num_owners / most))
-
     def scored(self, score: BoundedScore) -> BoundedScore:
         """Return the score whose law is averaged over rows."""
         if len(self.shares) == 1:

@@ -35,6 +35,7 @@ import numpy as np
 
 from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.mechanisms.noise_aware.clipping import with_clip
+from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import floor_of
 from dpmcmc.mechanisms.noise_aware.options import Options
@@ -49,7 +50,7 @@ from dpmcmc.mechanisms.noise_aware.release import (
     shares,
     trace,
 )
-from dpmcmc.mechanisms.noise_aware.scale import Scale
+from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.privacy.accounting import Adjacency
@@ -132,15 +133,11 @@ class Budget(NamedTuple):
 
     def calibrated(self, spec: PrivacySpec) -> Calibrated:
         """Return the events of all releases, and their noise stds by name."""
-        parts = (
-            calibrated(self.of_rows, self.mu, spec),
-            calibrated((self.gradients,), self.gradient_mu, spec),
-            calibrated(self.of_labels, self.mu, spec),
-        )
-        settings = {"gram_share": self.gram_share}
-        for _, stds in parts:
-            settings |= stds
-        return tuple(event for events, _ in parts for event in events), settings
+        rows, row_stds = calibrated(self.of_rows, self.mu, spec)
+        path, path_stds = calibrated((self.gradients,), self.gradient_mu, spec)
+        labels, label_stds = calibrated(self.of_labels, self.mu, spec)
+        settings = {"gram_share": self.gram_share} | row_stds | path_stds | label_stds
+        return (*rows, *path, *labels), settings
 
     @property
     def stds(self) -> dict[str, float]:
@@ -163,7 +160,7 @@ class RegressionPlan:
     options: Options
     target: GeneralisedLinear
     score: BoundedScore
-    scale: Scale | None = None
+    scale: Residuals | Dispersion | None = None
     together: int = 1
 
     def clipped_at(self, clip: float) -> Self:
@@ -270,21 +267,21 @@ class RegressionPlan:
         rows = self.rows(design)
         few = self._few(spec, design, rows)
         scale = self._scale(adjacency)
-        whitened: tuple[Release, ...] = ()
-        ends: tuple[Release, ...] = ()
+        whitened: list[Release] = []
+        ends: list[Release] = []
         if self.has_curvature:
             # Rows within 1, m of an owner; an owner's summed score is within 1.
             shares = self._shares
             whitened_rows = rows._replace(row_bound=1.0)
             curved_rows = whitened_rows._replace(size=size)
             scores = curved_rows._replace(together=1)
-            whitened = (moment(WHITENED, whitened_rows, adjacency, shares.whitened),)
-            ends = (
+            whitened = [moment(WHITENED, whitened_rows, adjacency, shares.whitened)]
+            ends = [
                 moment(CURVATURE, curved_rows, adjacency, shares.curvature),
                 moment(SPREAD[0], scores, adjacency, shares.spread),
                 trace(SPREAD[1], scores, adjacency, shares.spread_trace),
-            )
-        others = sum(_share(releases) for releases in (few, scale, (*whitened, *ends)))
+            ]
+        others = sum(sum(one.share for one in releases) for releases in (few, scale, [*whitened, *ends]))
         parts = gradient_parts(self.options.steps)
         mu = spec.mu * (1 - 1e-9)
         return Budget(
@@ -320,10 +317,6 @@ class RegressionPlan:
         moved = self.together * scale.moved(adjacency)
         parts = zip(SCALES, _SCALE_PARTS, strict=True)
         return [Release(name, moved, scale.size, _SHARE_OF_SCALE * part) for name, part in parts]
-
-
-def _share(releases: list[Release] | tuple[Release, ...]) -> float:
-    return sum(one.share for one in releases)
 
 
 def gradient_parts(steps: int) -> np.ndarray:

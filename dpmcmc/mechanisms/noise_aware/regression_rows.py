@@ -101,9 +101,7 @@ def release_rows(plan: RegressionPlan, num_records: int, records: Records, rows:
     moment = _estimated(plan, noisy)
     released_row = _released_row(plan, most, totals, noise)
     offset = _released_offset(plan, most, totals, noise)
-    owners = RowsOfOwners.guessed(num_records, 1)
-    if plan.together > 1:
-        owners = RowsOfOwners.of(noise.added(totals.counts, OWNERS))
+    owners = RowsOfOwners.of(noise.added(totals.counts, OWNERS) if plan.together > 1 else np.array([num_records]))
     design = most._replace(num_records=owners.num_rows)
 
     def mean_row_of(gram: np.ndarray) -> np.ndarray:

@@ -213,7 +213,7 @@ def _release_curvature(state: State, at: np.ndarray) -> tuple[Corrected, np.ndar
     # Rows as long as noise affords weigh in full.
     reach = farthest_reach(lambda reach: bounds(reach).leverage * std, trace / len(model))
     access = dataclasses.replace(access, bounds=bounds(reach))
-    most = access.public.leverage
+    most = access.bounds.leverage
     released = most * state.noise.symmetric(access.curvature(rows.records, at), CURVATURE)
     own = normal_law.bootstrapped_error(inverse @ errors @ inverse)
     found = corrected(model, released, most * std, own)

@@ -18,6 +18,7 @@ from dpmcmc.inference.denoised_moment import denoised, spiked
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.mechanisms.noise_aware.clipping import clipped_off
 from dpmcmc.mechanisms.noise_aware.expected_metric import ExpectedMetric
+from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import clip_of
 from dpmcmc.mechanisms.noise_aware.owners import RowsOfOwners
 from dpmcmc.mechanisms.noise_aware.regression_plan import CURVATURE, GRAM, WHITENED, Budget, RegressionPlan
@@ -33,49 +34,39 @@ class ExpectedRun(NamedTuple):
 
     Attributes:
         budget: of the run.
-        spectrum: eigenvalues of the stand-in rows' second moment, (d,).
-        metric: of these rows.
+        gradient_std: noise of the mean gradient, over the clip norm.
         owners: a guess of how many rows they have.
         prior_variance: of a coefficient.
         row_bound: b.
-        gradient_std: noise of the mean gradient, over the clip norm.
+        spectrum: eigenvalues of the stand-in rows' second moment, (d,).
+        metric: of these rows.
     """
 
     budget: Budget
-    spectrum: np.ndarray
-    metric: ExpectedMetric
+    gradient_std: float
     owners: RowsOfOwners
     prior_variance: float
     row_bound: float
-    gradient_std: float
+    spectrum: np.ndarray
+    metric: ExpectedMetric
 
     @classmethod
     def of(cls, plan: RegressionPlan, spec: PrivacySpec, gram_share: float) -> ExpectedRun:
         """Return the run under a budget with this share for the Gram matrix."""
         budget = plan.budget(spec, gram_share)
-        owners = RowsOfOwners.guessed(spec.num_records, plan.together)
+        # Every number of rows is as likely.
+        owners = RowsOfOwners.of(np.full(plan.together, spec.num_records / plan.together))
         design = plan.design(spec.most_records)._replace(num_records=owners.num_rows)
         spectrum = predicted_width.usual_spectrum(design.size, design.largest_trace)
-        gram = np.diag(spectrum)
-        stds = budget.stds
-        std = predicted_width.noise_left(stds[GRAM[0]], plan.options.structure)
-        if plan.has_curvature:
-            metric = ExpectedMetric.of_two_releases(
-                gram,
-                (std, stds[WHITENED], stds[CURVATURE]),
-                design.num_records,
-                design.row_bound,
-                normal_law.isotropic_error(std),
-            )
-        else:
-            rng = np.random.default_rng(0)
-            drawn = gram + std * normal_law.symmetric_noise(rng, design.size)
-            noisy = NoisyGram(drawn, std, design.largest_trace, 0.0)
-            found = spiked(noisy) if plan.hidden else denoised(noisy, None, rng=rng, bootstraps=_BOOTSTRAPS)
-            metric = ExpectedMetric.of_one_release(found, design)
-        variance = plan.target.prior_scale**2
-        gradient_std = spec.moved / budget.gradient_mu
-        return cls(budget, spectrum, metric, owners, variance, design.row_bound, gradient_std)
+        return cls(
+            budget,
+            spec.moved / budget.gradient_mu,
+            owners,
+            plan.target.prior_scale**2,
+            design.row_bound,
+            spectrum,
+            _metric(plan, design, np.diag(spectrum), budget.stds),
+        )
 
     def width(self, score: BoundedScore) -> float:
         """Return the width of an interval over that of the non-private posterior, mean over coordinates."""
@@ -96,3 +87,17 @@ class ExpectedRun(NamedTuple):
         information = unbounded.curvature**2 / unbounded.variance
         alone = np.diag(1 / (1 / self.prior_variance + information * self.spectrum))
         return predicted_width.predicted(local, noise, precision, alone).width()
+
+
+def _metric(plan: RegressionPlan, design: Design, gram: np.ndarray, stds: dict[str, float]) -> ExpectedMetric:
+    """Return the metric of rows with this second moment, (d, d)."""
+    std = predicted_width.noise_left(stds[GRAM[0]], plan.options.structure)
+    if plan.has_curvature:
+        own = normal_law.isotropic_error(std)
+        noise = (std, stds[WHITENED], stds[CURVATURE])
+        return ExpectedMetric.of_two_releases(gram, noise, design.num_records, design.row_bound, own)
+    rng = np.random.default_rng(0)
+    drawn = gram + std * normal_law.symmetric_noise(rng, design.size)
+    noisy = NoisyGram(drawn, std, design.largest_trace, 0.0)
+    found = spiked(noisy) if plan.hidden else denoised(noisy, None, rng=rng, bootstraps=_BOOTSTRAPS)
+    return ExpectedMetric.of_one_release(found, design)

@@ -113,11 +113,11 @@ class Residuals:
         return Huber(self.label_bound, self.label_bound / 4)
 
     def moved(self, adjacency: Adjacency) -> float:
-        """Return √2 or 1; see :class:`Scale`."""
+        """Return √2 or 1; see ``scale.py``."""
         return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return weights on the knots, (n, size); see :class:`Scale`."""
+        """Return weights on the knots, (n, size); see ``scale.py``."""
         knots = self.knots
         residual = np.nan_to_num(y - eta, nan=np.inf, posinf=np.inf, neginf=-np.inf)
         sizes = np.minimum(np.abs(residual), knots[-1])
@@ -143,7 +143,7 @@ class Residuals:
         count: int,
         limits: np.ndarray,
     ) -> tuple[LearntScore, ...]:
-        """Return Huber's scores, and the mean and size of what each leaves out; see :class:`Scale`.
+        """Return Huber's scores, and the mean and size of what each leaves out; see ``scale.py``.
 
         The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
         intercept if errors are skewed. It is a posterior mean, so that symmetric errors cost little width.

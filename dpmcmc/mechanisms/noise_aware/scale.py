@@ -14,16 +14,23 @@ Each record adds a vector to a sum that is released with Gaussian noise:
   which the sum crosses zero is the estimate. With k candidates a replaced record moves the vector by √k·10/9 at most.
 
 Numbers beyond float64 count as residuals at the end of the grid.
+
+Either has these methods:
+
+``size``              how many numbers a record adds
+``first()``           the score before anything is released
+``moved(adjacency)``  how far neighbours' sums may lie apart, in l2 norm
+``statistic(η, y)``   what records add, (n, size). Private: it must not leave
+``learnt(released, noise_std, count, limits)``
+                      the scores that a noisy sum over ``count`` rows leads to: clipped ever further out, the nearest
+                      first. ``limits``, (k,), are those of rows over the bound of the score, with equal shares
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from dpmcmc.inference.bounded_score import BoundedScore
-from dpmcmc.privacy.accounting import Adjacency
 
 
 class LearntScore(NamedTuple):
@@ -48,40 +55,3 @@ class LearntScore(NamedTuple):
     variance: float | None = None
     mean_beyond: float = 0.0
     residuals: tuple[float, float] | None = None
-
-
-class Scale(Protocol):
-    """Something that a score has to know of its labels.
-
-    Attributes:
-        size: numbers that a record adds.
-    """
-
-    @property
-    def size(self) -> int:
-        """Return how many numbers a record adds."""
-
-    def first(self) -> BoundedScore:
-        """Return the score before anything is released."""
-
-    def moved(self, adjacency: Adjacency) -> float:
-        """Return how far neighbours' sums may lie apart, in l2 norm."""
-
-    def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return what records add, (n, size). Private: it must not leave."""
-
-    def learnt(
-        self,
-        released: np.ndarray,
-        noise_std: float,
-        count: int,
-        limits: np.ndarray,
-    ) -> tuple[LearntScore, ...]:
-        """Return the scores that a noisy sum leads to: clipped ever further out, the nearest first.
-
-        Args:
-            released: sum with noise, (size,).
-            noise_std: of each number.
-            count: number of rows.
-            limits: of rows, over the bound of the score, (k,) of them with equal shares.
-        """

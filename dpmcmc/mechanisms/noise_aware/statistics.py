@@ -13,7 +13,7 @@ from dpmcmc.inference.corrected_matrix import confirmed
 from dpmcmc.inference.denoised_moment import denoised, shrunk
 from dpmcmc.inference.normal_law import GradientRelease, Local
 from dpmcmc.mechanisms.noise_aware.options import Options
-from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
+from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.statistics import calibrate_statistics, release_statistics
@@ -21,6 +21,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.linear import LinearRegression
 
 
@@ -49,35 +50,28 @@ class Statistics:
 
     def draw(self, plan: Plan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
-        noisy, found = self.conclude(plan, records, streams.noise)
-        # The number of owners' rows is not released, and the Gram matrix says little without it.
-        gram = noisy if self.together == 1 else None
-        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
-        return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
-
-    def conclude(self, plan: Plan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
-        """Release G and Xᵀy; return G and what follows."""
-        target = self.target
-        noise_std = plan.settings["noise_std"]
-        assert target.row_bound is not None
-        assert target.label_bound is not None
-        released, moment = release_statistics(records, target, plan.settings, key)
-        d = len(moment)
-        variance = target.noise_scale**2
-        trace = float(
-            np.clip(
-                np.trace(released),
-                noise_std,
-                self.together * plan.num_records * target.row_bound**2,
-            )
-        )
-        noisy = NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d))
+        noisy, moment = self._released(plan, records, streams.noise)
+        variance = self.target.noise_scale**2
         gram, error = denoised(shrunk(noisy), self.options.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
-        noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release = GradientRelease(np.zeros(d), -moment / variance, noise)
-        prior = Prior.of(self.options, target)
+        noise = np.eye(len(gram)) * (plan.settings["label_noise_std"] / variance) ** 2
+        release = GradientRelease(np.zeros(len(gram)), -moment / variance, noise)
+        prior = Prior.of(self.options, self.target)
         found = prior.concluded(lambda now: (release, local), prior.gaussian, plan.num_records)
-        least = confirmed(gram, released, noise_std, np.zeros_like(gram))
-        evidence = dataclasses.replace(found.evidence, least=least / variance)
-        return noisy, found._replace(evidence=evidence)
+        evidence = dataclasses.replace(
+            found.evidence,
+            # The number of owners' rows is not released, and the Gram matrix says little without it.
+            gram=noisy if self.together == 1 else None,
+            structure=self.options.structure,
+            least=confirmed(gram, noisy.gram, noisy.noise_std, np.zeros_like(gram)) / variance,
+        )
+        return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
+
+    def _released(self, plan: Plan, records: Records, key: jax.Array) -> tuple[NoisyGram, np.ndarray]:
+        """Release G and Xᵀy."""
+        gram, moment = release_statistics(records, self.target, plan.settings, key)
+        noise_std = plan.settings["noise_std"]
+        row_bound = require_bound(self.target.row_bound, "row_bound", "LinearRegression")
+        largest = self.together * plan.num_records * row_bound**2
+        trace = float(np.clip(np.trace(gram), noise_std, largest))
+        return NoisyGram(gram, noise_std, trace, noise_std * math.sqrt(len(gram))), moment
