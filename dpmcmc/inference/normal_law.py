@@ -106,13 +106,6 @@ class Local(NamedTuple):
     curvature_error: Callable[[np.ndarray], np.ndarray]
     curvatures: np.ndarray | None = None
 
-    def under(self, release: GradientRelease, precision: np.ndarray) -> Local:
-        """Return the model with the error of its curvature under a prior N(0, P⁻¹)."""
-        if self.curvatures is None:
-            return self
-        added = error_of_curvatures(release, self, self.curvatures, precision)
-        return self._replace(curvature_error=lambda q: added, curvatures=None)
-
 
 def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> Cov[E u] for symmetric noise E with variance std² on and std²/2 off the diagonal.
