@@ -104,7 +104,7 @@ def acts():
         "noise_aware": lambda: table.noise_aware(),
         "diagnostics": lambda: (chain.diagnostics, chain.verdict, of_counts.diagnostics),
         "page": lambda: [result.page() for result in (table, release, chain)],
-        "evidence": lambda: (release.evidence.posterior(), release.evidence.replicates(3)),
+        "evidence": lambda: (release.evidence.posterior(), release.evidence.prior_check()),
         "a plan": lambda: dpmcmc.plan(target, sampler=dpmcmc.SGLD(step_size=0.1), **private),
         "a suggestion": lambda: dpmcmc.suggest(target, num_records=N, epsilon=20.0, goal="prediction"),
     }

@@ -23,7 +23,7 @@ from dpmcmc.inference.linear_score import Linear
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Gaussian, Local, isotropic_error, symmetric_noise
 from dpmcmc.inference.path_curvature import Differences, refined
-from dpmcmc.inference.path_law import Known, PathGradients, Score, lost
+from dpmcmc.inference.path_law import PathGradients, PathLaw, Score, lost
 from dpmcmc.planning.path import trace_of
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from tests.unproved import plan_any_epsilon
@@ -52,7 +52,7 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
     gradients = np.stack([x.T @ (x @ theta - y) / noise**2 for theta in positions])
     path = path_of(positions, gradients, 1e-6)
     score = Score(Linear(noise**2))
-    found = path_law.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
+    found = path_law.conclude(path, PathLaw(n, np.eye(d), np.eye(d), exact(x.T @ x), score))
     precision = np.eye(d) + x.T @ x / noise**2
     np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-6)
     np.testing.assert_allclose(found.mean, np.linalg.solve(precision, x.T @ y / noise**2), rtol=1e-6)
@@ -78,21 +78,21 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
         h += weight * p * (1 - p) / 2
     path = PathGradients(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
-    known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score(Logistic(), clip=clip, norm=1.0)
-    found = path_law.expected(path, truth, known, gram, score)
+    law = PathLaw(n, np.eye(d), np.eye(d), gram, Score(Logistic(), clip=clip, norm=1.0), mean_row=row)
+    found = path_law.expected(path, truth, law)
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     np.testing.assert_allclose(found.local.curvature / n, (x * h[:, None]).T @ x / n, atol=6e-3)
     np.testing.assert_allclose(found.squares / n, squares / n, atol=0.02)
     if spread > 0.1 and not mean_row:
-        narrow = path_law.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
+        narrow = path_law.expected(path._replace(spread=0 * path.spread), truth, law)
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
 
 
 def test_a_path_where_no_score_has_a_slope_is_refused():
     path = PathGradients(np.array([5e4]), np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
-    known = Known(1000, np.eye(1), np.eye(1), mean_row=np.ones(1))
+    law = PathLaw(1000, np.eye(1), np.eye(1), exact(1000 * np.eye(1)), Score(Logistic()), mean_row=np.ones(1))
     with pytest.raises(UnsupportedCombination, match="no record's score has a slope"):
-        path_law.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
+        path_law.expected(path, np.array([5e4]), law)
 
 
 def logistic_table(n, d, rng):
@@ -129,8 +129,8 @@ def coverage(tables, conclude, *, gram_std=10.0, noise_std=30.0, rate=1.0, steps
             gradients.append(root @ g)
             phi = phi - eta * (g + np.linalg.solve(root, theta))
         path = path_of(np.array(positions[burn_in:]), np.array(gradients[burn_in:]), noise_std)
-        known = Known(n, metric, np.eye(d), "full" if rate == 1 else "poisson", rate)
-        mean, covariance = conclude(path, known, gram, Score(Logistic(), 0.5 * norm, norm))
+        score, scheme = Score(Logistic(), 0.5 * norm, norm), "full" if rate == 1 else "poisson"
+        mean, covariance = conclude(path, PathLaw(n, metric, np.eye(d), gram, score, scheme, rate))
         z = (mean - truth) / np.sqrt(np.diag(covariance))
         inside.append(np.mean(np.abs(z) < 1.645))
         squares.append(np.mean(z**2))
@@ -157,15 +157,15 @@ def test_intervals_from_a_simulated_path_cover(case):
 
 
 def test_planted_the_error_of_the_gram_matrix_left_out_is_caught_by_coverage():
-    def faulty(path, known, gram, score):
-        return path_law.conclude(path, known, exact(gram.gram), score)
+    def faulty(path, law):
+        return path_law.conclude(path, law._replace(gram=exact(law.gram.gram)))
 
     assert not within(coverage(60, faulty, gram_std=60.0, burn_in=0, step=0.05))
 
 
 def test_planted_minibatch_noise_left_out_is_caught_by_coverage():
-    def faulty(path, known, gram, score):
-        return path_law.conclude(path, known._replace(scheme="full", rate=1.0), gram, score)
+    def faulty(path, law):
+        return path_law.conclude(path, law._replace(scheme="full", rate=1.0))
 
     assert not within(coverage(60, faulty, noise_std=3.0, rate=0.01))
 
@@ -181,9 +181,8 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
             theta = truth + 4 * rng.normal(size=(steps, 1))
             gradients = np.array([[np.sum(t - y[rng.random(n) < rate]) / rate] for (t,) in theta])
             gradients += rng.normal(size=(steps, 1))
-            known = Known(n, np.eye(1), np.eye(1), scheme, rate)
-            path, gram = path_of(theta, gradients, 1.0), exact(n * np.eye(1))
-            mean, covariance = path_law.conclude(path, known, gram, Score(Linear()))
+            law = PathLaw(n, np.eye(1), np.eye(1), exact(n * np.eye(1)), Score(Linear()), scheme, rate)
+            mean, covariance = path_law.conclude(path_of(theta, gradients, 1.0), law)
             found.append((mean[0] - truth) ** 2 / covariance[0, 0])
         return np.mean(found)
 

@@ -232,8 +232,8 @@ def test_slopes_that_change_along_the_path_take_intervals_away(monkeypatch):
             return dpmcmc.fit(None, table, schema, 3.0, progress=False)
 
     assert "intervals" in said().usable_for
-    beyond = ScoredRows.beyond
-    monkeypatch.setattr(ScoredRows, "beyond", lambda *given: beyond(*given) + 100.0)
+    real = ScoredRows.nonlinear_part
+    monkeypatch.setattr(ScoredRows, "nonlinear_part", lambda *given: real(*given) + 100.0)
     bent = said()
     assert "intervals" not in bent.usable_for
     assert any("slopes that change along the path" in one for one in bent.evidence.objections)

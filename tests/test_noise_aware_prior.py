@@ -178,8 +178,6 @@ def test_evidence_knows_the_means_of_its_prior():
     mean = wanted @ (precision @ evidence.means + h @ np.linalg.solve(c, evidence.statistic))
     np.testing.assert_allclose(evidence.posterior().mean, mean, rtol=1e-7)
     np.testing.assert_allclose(evidence.posterior().covariance, wanted, rtol=1e-7)
-    theta, _ = evidence.replicates(40_000, of_prior=True)
-    np.testing.assert_allclose(theta.mean(axis=0), evidence.means, atol=0.08)
     again = Evidence.of(evidence.content())
     assert again.log_density() == evidence.log_density()
     assert again.doubts == ("one",)

@@ -186,7 +186,7 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric.square,
-                    clipped_off(score.beyond, metric.gram, num_records) if isinstance(score, Huber) else None,
+                    clipped_off(score.mean_beyond, metric.gram, num_records) if isinstance(score, Huber) else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))

@@ -1,11 +1,11 @@
 """Conclusions from released numbers, at no further cost to privacy.
 
 ``normal_law``   posteriors from releases whose noise law is known;  ``predicted_width`` before a record is read
-``curvature``    of a score, from normal rows (``several_predictors``);  ``corrected_matrix`` by a release of it
+``curvature``    of a score, from normal rows;  ``corrected_matrix`` by a release of it
 ``denoised_moment``  a second moment, from a noisy release;  ``released_metric`` what a run makes of one
 ``scores``       bounded scores of a record (``bounded_score``), one file a family
 ``trace``        the path of a run in a metric, and the posterior that follows (``path_law``, ``path_curvature``)
-``evidence``     what a noise-aware release says: checks, replicates, Bayes factors
+``evidence``     what a noise-aware release says: checks and Bayes factors
 ``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
 ``decompositions``  eigenvalues and singular values where LAPACK's faster algorithms fail
 ``breakdown``    releases that are usable for nothing;  ``rare_levels`` levels with hardly any record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -23,17 +24,19 @@ class Law(NamedTuple):
 
 
 class BoundedScore(Protocol):
-    """A bounded, Fisher-consistent score of one record (``inference/scores.py``).
+    """A bounded, Fisher-consistent score of one record (``inference/scores.py``), and what most families share.
 
     Attributes:
         predictors: their name in a sentence.
         needs_mean_row: whether Λ differs so much between η and −η that a curvature rests on the mean row.
         step: root mean square by which predictors may change from one position to the next.
+        size: number of predictors of a record, K.
     """
 
     predictors: ClassVar[str]
-    needs_mean_row: ClassVar[bool]
+    needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float]
+    size: ClassVar[int]
 
     @property
     def clip(self) -> float:
@@ -41,11 +44,8 @@ class BoundedScore(Protocol):
 
     @property
     def limit(self) -> float:
-        """Limit of a typical record's score."""
-
-    @property
-    def size(self) -> int:
-        """Number of predictors of a record, K."""
+        """Limit of a typical record's score: κ, where scores are no longer than 1 in the units of rows."""
+        return self.clip
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ of each record, of norm at most its limit up to rounding.
@@ -64,16 +64,18 @@ class BoundedScore(Protocol):
 
         It is Λ itself for a family whose weights see no label.
         """
+        return self.law(eta, limit).curvature
 
     def leverage(self, clip: float, longest: float) -> float:
         """Return the largest v·tr(slope)·‖z‖² of a row ‖z‖ <= ``longest`` whose score v‖ψ‖‖z‖ is within ``clip``.
 
         It is infinite where the family has no such bound; a record's weight v then ensures one.
         """
+        return math.inf
 
 
 @dataclass(frozen=True)
-class LabelBlind:
+class LabelBlind(BoundedScore):
     r"""Scores ψ = w(η)(μ(η) − y)/φ, w = min(1, limit/longest), of a mean μ and a weight that does not see the label.
 
     E[ψ | η] = w(η)(μ(η) − E[y])/φ = 0, Λ = w μ'/φ and V = w² μ'/φ, since Var y = φ μ' in an exponential family with its
@@ -111,7 +113,3 @@ class LabelBlind:
         weight = self.weight(eta, limit)
         curvature = weight * self.mean_slope(eta) / self.dispersion
         return Law(curvature, weight * curvature)
-
-    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return Λ; see :class:`BoundedScore`."""
-        return self.law(eta, limit).curvature

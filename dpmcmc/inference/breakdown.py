@@ -16,8 +16,7 @@ import numpy as np
 
 from dpmcmc.data.column_kinds import Levels, Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.inference.curvature import mean_row
-from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.curvature import mean_row, normal_rows
 from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.privacy.accounting.shown_numbers import three_digits
@@ -26,13 +25,15 @@ from dpmcmc.targets.base import Target, bind, facts_of, made_up, target_offers
 from dpmcmc.targets.linear_predictor import LinearPredictor
 
 #: Root mean square of a chain's draws in standard deviations of the prior beyond which they ran away.
-_FAR = 30.0
-#: Invented rows; draws that predict them; part of the rows that may have their mean within this part of an end.
-_ROWS, _DRAWS, _MOST, _END = 200, 100, 0.95, 1e-6
+RUNAWAY_PRIOR_STDS = 30.0
+#: Invented rows, and draws that predict them.
+NUM_INVENTED_ROWS, NUM_INVENTED_DRAWS = 200, 100
+#: Part of the invented rows whose mean may stand at an end of the range, and how near in units of the range's end.
+MOST_AT_END, NEAR_END = 0.95, 1e-6
 #: Draws at which a likelihood is tried.
-_AT = 4
-#: Rows of the released second moment, and draws that predict them.
-_MOMENT_ROWS, _MOMENT_DRAWS = 1000, 200
+NUM_TRIED_DRAWS = 4
+#: Draws that predict normal rows of the released second moment.
+NUM_MOMENT_DRAWS = 200
 
 
 def breakdown(
@@ -58,7 +59,7 @@ def breakdown(
     if of_chain and precision:
         square = sum(float(np.sum(leaf**2)) for leaf in leaves)
         far = np.sqrt(precision * square / sum(leaf.size for leaf in leaves))
-        if far > _FAR:
+        if far > RUNAWAY_PRIOR_STDS:
             return (
                 f"the chain ran away: its draws lie {three_digits(float(far))} standard deviations of the prior from 0 "
                 "(root mean square); take a smaller step, a smaller clip or a larger epsilon"
@@ -80,19 +81,23 @@ def _at_the_end(target: LinearPredictor, draws: np.ndarray, schema: Schema) -> s
     else:
         return None
     rows = schema.encode_features(_invented(schema))
-    flat = draws.reshape(-1, *draws.shape[2:])
-    kept = flat[np.unique(np.linspace(0, len(flat) - 1, _DRAWS).astype(int))]
+    kept = _spread_out(draws.reshape(-1, *draws.shape[2:]), NUM_INVENTED_DRAWS)
     if kept.shape[1] != rows.shape[1]:
         return None
     each = np.einsum("nd,md...->nm...", rows, kept)
     means = np.asarray(target.mean(jnp.asarray(each)), np.float64).mean(axis=1)
-    near = np.min([np.abs(means - end) for end in ends], axis=0) <= _END * max(ends)
-    if float(np.mean(near)) < _MOST:
+    near = np.min([np.abs(means - end) for end in ends], axis=0) <= NEAR_END * max(ends)
+    if float(np.mean(near)) < MOST_AT_END:
         return None
     return (
         "nearly every row's predicted mean stands at an end of its range, so that nothing converged; declare a range "
         "of the label that its values fill, or take a larger epsilon"
     )
+
+
+def _spread_out(draws: np.ndarray, most: int) -> np.ndarray:
+    """Return at most so many of the draws, evenly spread."""
+    return draws[np.unique(np.linspace(0, len(draws) - 1, most).astype(int))]
 
 
 def _invented(schema: Schema) -> dict[str, np.ndarray]:
@@ -101,9 +106,9 @@ def _invented(schema: Schema) -> dict[str, np.ndarray]:
     table = {}
     for name, column in schema.columns.items():
         if isinstance(column, Range):
-            table[name] = rng.uniform(column.low, column.high, _ROWS)
+            table[name] = rng.uniform(column.low, column.high, NUM_INVENTED_ROWS)
         elif isinstance(column, Levels):
-            places = rng.integers(len(column.levels), size=_ROWS)
+            places = rng.integers(len(column.levels), size=NUM_INVENTED_ROWS)
             table[name] = np.array(column.levels, object)[places]
     return table
 
@@ -111,7 +116,7 @@ def _invented(schema: Schema) -> dict[str, np.ndarray]:
 def _no_likelihood(target: Target, draws: PyTree, record: PyTree) -> str | None:
     """Return why a likelihood is none, where it is no number for any record that is tried."""
     records = made_up(facts_of(record))
-    at = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, -_AT:]), draws)
+    at = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, -NUM_TRIED_DRAWS:]), draws)
     log_likelihood = bind(target, record).log_likelihood
     each = jax.vmap(jax.vmap(log_likelihood, (None, 0)), (0, None))
     if not np.isnan(np.asarray(jax.jit(each)(at, records))).all():
@@ -143,12 +148,9 @@ def tells_no_rows_apart(target: Target, evidence: Evidence, draws: PyTree) -> st
         return None
     gram = project(evidence.gram.gram, evidence.gram.trace, evidence.structure)
     row = mean_row(gram, evidence.num_records, constant)
-    values, vectors = eigh(gram / evidence.num_records - np.outer(row, row))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    rows = row + np.random.default_rng(0).normal(size=(_MOMENT_ROWS, len(row))) @ root.T
-    flat = np.reshape(draws, (-1, len(row)))
-    kept = np.unique(np.linspace(0, len(flat) - 1, _MOMENT_DRAWS).astype(int))
-    means = np.asarray(target.mean(jnp.asarray(rows @ flat[kept].T)), np.float64)
+    rows = normal_rows(gram / evidence.num_records, row)
+    kept = _spread_out(np.reshape(draws, (-1, len(row))), NUM_MOMENT_DRAWS)
+    means = np.asarray(target.mean(jnp.asarray(rows @ kept.T)), np.float64)
     between_rows = float(np.var(np.mean(means, axis=1)))
     over_draws = float(np.mean(np.var(means, axis=1)))
     if over_draws <= between_rows:

@@ -11,7 +11,7 @@ import numpy as np
 from dpmcmc.storage.pytree import PyTree
 
 #: Most numbers passed at once, since both diagnostics make several float64 copies of them.
-_NUMBERS_AT_ONCE = 2**24
+NUMBERS_AT_ONCE = 2**24
 
 
 def summary(draws: PyTree) -> dict[str, float | None]:
@@ -44,15 +44,16 @@ def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ess, rhat = np.full((2, flat.shape[2]), np.nan)
     if flat.shape[1] < 4:
         return ess, rhat
-    width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
+    width = max(1, NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
     for start in range(0, flat.shape[2], width):
-        array = flat[..., start : start + width].astype(np.float64)
-        moving = np.flatnonzero(array.std(axis=(0, 1)) > 0)
-        if len(moving):
-            with np.errstate(all="ignore"):
-                found = _effective_size(array[..., moving]), _rhat(array[..., moving])
-            for kept, values in zip((ess, rhat), found, strict=True):
-                kept[start + moving] = np.where(np.isnan(values), np.inf, values)
+        block = slice(start, start + width)
+        array = flat[..., block].astype(np.float64)
+        moving = array.std(axis=(0, 1)) > 0
+        with np.errstate(all="ignore"):
+            found = _effective_size(array), _rhat(array)
+        ess[block], rhat[block] = (
+            np.where(moving, np.where(np.isnan(values), np.inf, values), np.nan) for values in found
+        )
     return ess, rhat
 
 

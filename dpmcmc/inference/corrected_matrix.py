@@ -27,8 +27,9 @@ strong effects, where this covers .85 to .92.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,42 +37,105 @@ from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.normal_law import symmetric_noise
 
 #: Candidates for τ. The smallest keeps an error of the model in intervals whatever a release says.
-_DEVIATIONS = np.geomspace(0.02, 1.0, 13)
+DEVIATIONS = np.geomspace(0.02, 1.0, 13)
 #: τ under its own prior, log-normal: its median and the standard deviation of its logarithm.
-_USUAL, _LOG_STD = 0.1, 0.7
-#: Least eigenvalue of I + Δ; directions of the model below this part of its largest eigenvalue hold nothing, unless
-#: their error is above that part of it: rounding leaves a little of one where rows declare that there is nothing.
-_LEAST, _NOTHING, _MAY_HOLD = 0.1, 1e-9, 1e-6
+USUAL_DEVIATION, LOG_DEVIATION_STD = 0.1, 0.7
+#: Least eigenvalue of I + Δ: the matrix is positive.
+LEAST_RELATIVE = 0.1
+#: Part of the model's largest eigenvalue up to which a direction holds nothing, unless its error is above the second
+#: part of it: rounding leaves a little of an error where rows declare that there is nothing.
+HOLDS_NOTHING, ERROR_MAY_HOLD = 1e-9, 1e-6
 
 
-class Corrected(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Corrected:
     """A matrix from a model and a release.
 
     Attributes:
-        matrix: A, (d, d).
-        turn: T with A = T (M + lift) Tᵀ, (d, d), for a model of the same matrix elsewhere.
+        vectors: U, (d, d).
+        values: m_i, (d,), no smaller than their own errors; 1 where nothing is held.
+        held: whether a direction holds anything, (d,).
         lift: what was added to M where it is below its own error, (d, d).
-        error: Q (d, d) -> Cov[E u] of its error E, u ~ (0, Q).
-        stds: of A along the model's eigenvectors, as a matrix with these eigenvectors, (d, d).
-        turns: count -> matrices in place of T, (count, d, d), of positive matrices drawn from what is known of A.
-        possible: count -> these positive matrices, (count, d, d).
+        mean: posterior mean of I + Δ, (d, d), in the basis U.
+        variances: of its entries, (d, d).
         deviation: τ, by how much the matrix differs from its model.
-        kept: mean k_ij, the part of the deviation that the release tells.
-        uncertainty: largest relative standard deviation over the model's eigenvectors.
-        least: A with every eigenvalue of I + Δ lowered by one standard deviation, to 0 at most, (d, d).
     """
 
-    matrix: np.ndarray
-    turn: np.ndarray
+    vectors: np.ndarray
+    values: np.ndarray
+    held: np.ndarray
     lift: np.ndarray
-    error: Callable[[np.ndarray], np.ndarray]
-    stds: np.ndarray
-    turns: Callable[[int], np.ndarray]
-    possible: Callable[[int], np.ndarray]
+    mean: np.ndarray
+    variances: np.ndarray
     deviation: float
-    kept: float
-    uncertainty: float
-    least: np.ndarray
+
+    @functools.cached_property
+    def _relative(self) -> tuple[np.ndarray, np.ndarray]:
+        """I + Δ, positive, and its root, (d, d) each."""
+        return _positive(self.mean)
+
+    @functools.cached_property
+    def _root(self) -> np.ndarray:
+        """M^½ U, (d, d)."""
+        return self.vectors * np.where(self.held, np.sqrt(self.values), 0.0)
+
+    @functools.cached_property
+    def _entry_variances(self) -> np.ndarray:
+        """v_ij, (d, d)."""
+        return self.variances * np.outer(self.values, self.values)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """A, (d, d)."""
+        return self._root @ self._relative[0] @ self._root.T
+
+    @property
+    def turn(self) -> np.ndarray:
+        """T with A = T (M + lift) Tᵀ, (d, d), for a model of the same matrix elsewhere."""
+        return self._turned(self._relative[1])
+
+    @property
+    def stds(self) -> np.ndarray:
+        """Standard deviations of A along the model's eigenvectors, as a matrix with these eigenvectors, (d, d)."""
+        return (self.vectors * np.sqrt(np.diag(self._entry_variances))) @ self.vectors.T
+
+    @property
+    def uncertainty(self) -> float:
+        """Largest relative standard deviation over the model's eigenvectors."""
+        relative = np.sqrt(np.diag(self.variances)) / np.diag(self._relative[0])
+        return float(np.max(relative[self.held], initial=0.0))
+
+    @property
+    def least(self) -> np.ndarray:
+        """A with every eigenvalue of I + Δ lowered by one standard deviation, to 0 at most, (d, d)."""
+        return self._root @ _lowered(self.mean, self.variances) @ self._root.T
+
+    def error(self, q: np.ndarray) -> np.ndarray:
+        """Return Cov[E u] of the error E of A, u ~ (0, Q), (d, d)."""
+        turned = self.vectors.T @ q @ self.vectors
+        out = self._entry_variances * turned.T
+        out[np.diag_indices(len(out))] = self._entry_variances @ np.diag(turned)
+        return self.vectors @ out @ self.vectors.T
+
+    def turns(self, count: int) -> np.ndarray:
+        """Return matrices in place of T, (count, d, d), of positive matrices drawn from what is known of A."""
+        return self._turned(self._drawn(count)[1])
+
+    def possible(self, count: int) -> np.ndarray:
+        """Return these positive matrices, (count, d, d)."""
+        return self._root @ self._drawn(count)[0] @ self._root.T
+
+    def _turned(self, half: np.ndarray) -> np.ndarray:
+        """Return T given a root of I + Δ, (..., d, d)."""
+        return self._root @ half @ (self.vectors / np.sqrt(self.values)).T
+
+    def _drawn(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return draws of I + Δ, each with its mirror image about the mean, and their roots, (count, d, d) each."""
+        rng = np.random.default_rng(0)
+        size = len(self.mean)
+        noise = np.stack([symmetric_noise(rng, size) for _ in range(count // 2)])
+        away = np.sqrt(self.variances / _halves(size)) * noise
+        return _positive(self.mean + np.concatenate([away, -away]))
 
 
 def corrected(
@@ -89,78 +153,63 @@ def corrected(
         own: Q (d, d) -> Cov[D u] of the model's own error D, u ~ (0, Q); None: it has none.
     """
     model = (model + model.T) / 2
-    values, vectors = eigh(model)
+    values, vectors, own_variances = _basis(model, own)
     largest = max(values[-1], np.finfo(float).tiny)
-    own_variance = np.zeros_like(model)
-    if own is not None:
-        # Where the model holds nothing, the error tells directions that may hold something from those that do not.
-        unlike = own(np.eye(len(model)))
-        tied = unlike * (_NOTHING * largest / np.trace(unlike))
-        vectors = eigh(model + tied)[1]
-        values = np.einsum("id,ij,jd->d", vectors, model, vectors)
-        own_variance = _entries(own, vectors)
-    own_std = np.sqrt(np.diag(own_variance))
-    held = (values > _NOTHING * largest) | (own_std > _MAY_HOLD * largest)
-    lifted = np.where(held, np.maximum(values, own_std), 1.0)
+    own_stds = np.sqrt(np.diag(own_variances))
+    held = (values > HOLDS_NOTHING * largest) | (own_stds > ERROR_MAY_HOLD * largest)
+    lifted = np.where(held, np.maximum(values, own_stds), 1.0)
     lift = (vectors * np.where(held, lifted - values, 0.0)) @ vectors.T
-    values = lifted
-    root = np.sqrt(values)
-    products = np.outer(values, values)
-    both = np.outer(held, held)
-    halves = (1 + np.eye(len(values))) / 2
+    root = np.sqrt(lifted)
     found = vectors.T @ (released - model - lift) @ vectors / np.outer(root, root)
+    both = np.outer(held, held)
     found = np.where(both, found, 0.0)
-    own_variance = own_variance / products
-    noise = halves * noise_std**2 / products
+    products = np.outer(lifted, lifted)
+    noise = _halves(len(model)) * noise_std**2 / products
+    weights, priors = _weighed_deviations(found, noise, own_variances / products, both)
+    shares = np.where(both, np.tensordot(weights, priors / (priors + noise), 1), 0.0)
+    mean = np.eye(len(model)) + shares * found
+    return Corrected(vectors, lifted, held, lift, mean, shares * noise, float(weights @ DEVIATIONS))
+
+
+def _basis(
+    model: np.ndarray, own: Callable[[np.ndarray], np.ndarray] | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return m_i, (d,), and U, (d, d), and the variances of its own error in this basis, (d, d)."""
+    values, vectors = eigh(model)
+    if own is None:
+        return values, vectors, np.zeros_like(model)
+    # Where the model holds nothing, the error tells directions that may hold something from those that do not.
+    error = own(np.eye(len(model)))
+    tied = error * (HOLDS_NOTHING * max(values[-1], np.finfo(float).tiny) / np.trace(error))
+    vectors = eigh(model + tied)[1]
+    values = np.einsum("id,ij,jd->d", vectors, model, vectors)
+    of_columns = [np.sum(vectors * (own(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T]
+    return values, vectors, np.maximum(np.stack(of_columns), 0.0)
+
+
+def _weighed_deviations(
+    found: np.ndarray, noise: np.ndarray, own: np.ndarray, both: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the posterior weights of DEVIATIONS, (k,), and t_ij over m_i m_j under each of them, (k, d, d).
+
+    Args:
+        found: Δ̃, (d, d).
+        noise: variances of its noise, (d, d).
+        own: those of the model's own error in it, (d, d).
+        both: whether both directions of an entry hold anything, (d, d).
+    """
+    priors = DEVIATIONS[:, None, None] ** 2 * _halves(len(found)) + own
     upper = np.triu(both)
-
-    def log_likelihood(deviation: float) -> float:
-        variance = (deviation**2 * halves + own_variance + noise)[upper]
-        return -0.5 * float(np.sum(np.log(variance) + found[upper] ** 2 / variance))
-
-    logs = np.array([log_likelihood(deviation) for deviation in _DEVIATIONS])
-    logs -= 0.5 * (np.log(_DEVIATIONS / _USUAL) / _LOG_STD) ** 2
+    variances = (priors + noise)[:, upper]
+    logs = -0.5 * np.sum(np.log(variances) + found[upper] ** 2 / variances, axis=1)
+    logs -= 0.5 * (np.log(DEVIATIONS / USUAL_DEVIATION) / LOG_DEVIATION_STD) ** 2
     weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    prior = _DEVIATIONS[:, None, None] ** 2 * halves + own_variance
-    kept = np.where(both, np.tensordot(weights, prior / (prior + noise), 1), 0.0)
-    mean = np.eye(len(values)) + kept * found
-    relative, half = _positive(mean)
-    scale = vectors * np.where(held, root, 0.0)
-    back = (vectors / root).T
-    left = kept * noise * products
+    return weights / weights.sum(), priors
 
-    def error(q: np.ndarray) -> np.ndarray:
-        turned = vectors.T @ q @ vectors
-        out = left * turned.T
-        out[np.diag_indices(len(out))] = left @ np.diag(turned)
-        return vectors @ out @ vectors.T
 
-    def positive(count: int) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(0)
-        away = np.sqrt(kept * noise / halves) * np.stack([symmetric_noise(rng, len(values)) for _ in range(count // 2)])
-        return _positive(mean + np.concatenate([away, -away]))
-
-    def turns(count: int) -> np.ndarray:
-        return scale @ positive(count)[1] @ back
-
-    def possible(count: int) -> np.ndarray:
-        return scale @ positive(count)[0] @ scale.T
-
-    unsure = np.sqrt(np.diag(left)) / (values * np.diag(relative))
-    return Corrected(
-        scale @ relative @ scale.T,
-        scale @ half @ back,
-        lift,
-        error,
-        (vectors * np.sqrt(np.diag(left))) @ vectors.T,
-        turns,
-        possible,
-        float(weights @ _DEVIATIONS),
-        float(np.mean(kept[both])) if both.any() else 0.0,
-        float(np.max(unsure[held], initial=0.0)),
-        scale @ _lowered(mean, kept * noise) @ scale.T,
-    )
+def _halves(size: int) -> np.ndarray:
+    """Return (1 + δ_ij)/2, (d, d)."""
+    return (1 + np.eye(size)) / 2
 
 
 def _lowered(relative: np.ndarray, variances: np.ndarray) -> np.ndarray:
@@ -200,15 +249,9 @@ def confirmed(matrix: np.ndarray, released: np.ndarray, noise_std: float, model:
 def _positive(relative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return I + Δ, (..., d, d), with no eigenvalue below the least, and its square root."""
     values, vectors = eigh(relative)
-    values = np.maximum(values, _LEAST)[..., None, :]
+    values = np.maximum(values, LEAST_RELATIVE)[..., None, :]
     transposed = vectors.swapaxes(-1, -2)
     return (vectors * values) @ transposed, (vectors * np.sqrt(values)) @ transposed
-
-
-def _entries(error: Callable[[np.ndarray], np.ndarray], vectors: np.ndarray) -> np.ndarray:
-    """Return the variances of an error's entries in a basis, (d, d), given Q -> Cov[E u]."""
-    of_columns = [np.sum(vectors * (error(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T]
-    return np.maximum(np.stack(of_columns), 0.0)
 
 
 def exchangeable(gram: np.ndarray, blocks: tuple[tuple[int, ...], ...]) -> np.ndarray:

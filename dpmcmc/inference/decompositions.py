@@ -7,6 +7,8 @@ spent. Then a slower algorithm does it, the iterations of QR.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.linalg
 
@@ -26,6 +28,18 @@ def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values = np.stack([one for one, _ in found]).reshape(matrix.shape[:-1])
         vectors = np.stack([one for _, one in found]).reshape(matrix.shape)
     return values, vectors
+
+
+def spectral(matrix: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return V diag(f(λ)) Vᵀ of symmetric matrices V diag(λ) Vᵀ, (..., d, d)."""
+    values, vectors = eigh(matrix)
+    return (vectors * function(values)[..., None, :]) @ vectors.swapaxes(-1, -2)
+
+
+def square_root(matrix: np.ndarray) -> np.ndarray:
+    """Return W, (d, d), with W Wᵀ = M of a symmetric matrix M, whose negative eigenvalues count as 0."""
+    values, vectors = eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def roots(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

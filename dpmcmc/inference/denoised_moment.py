@@ -12,8 +12,8 @@ up to the intercept's, so G v = 0 for v = (a block's indicator) − (the interce
 
 from __future__ import annotations
 
+import functools
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +26,9 @@ from dpmcmc.inference.normal_law import bootstrapped_error, isotropic_error, sym
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
 
-_ROUNDS = 12
-_LINEAR_ROUNDS = 3
+#: Rounds of Dykstra's projections onto the cone, and of those onto the other sets within each.
+NUM_ROUNDS = 12
+NUM_LINEAR_ROUNDS = 3
 
 
 def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = None) -> np.ndarray:
@@ -44,11 +45,11 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
     # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
     correction = np.zeros_like(noisy)
     out = noisy
-    for _ in range(_ROUNDS):
+    for _ in range(NUM_ROUNDS):
         nearest = _semidefinite(out + correction, trace)
         correction = out + correction - nearest
         out = nearest
-        for _ in range(_LINEAR_ROUNDS):
+        for _ in range(NUM_LINEAR_ROUNDS):
             out = linear.project(out)
     # Declared null directions end exactly null: what is left there would be read as curvature under a wide prior.
     inside = linear.inside(_semidefinite(out, trace))
@@ -79,7 +80,7 @@ class Denoised(NamedTuple):
 
 
 #: Standard deviation of a second moment's eigenvalues that noise hides, over their mean.
-_EIGENVALUES_VARY = 2.0
+HIDDEN_EIGENVALUES_STD = 2.0
 
 
 def spiked(noisy: NoisyGram) -> Denoised:
@@ -110,7 +111,7 @@ def spiked(noisy: NoisyGram) -> Denoised:
     gram = gram * (noisy.trace / float(np.trace(gram)))
     inside, outside = seen @ seen.T, rest @ rest.T
     own = isotropic_error(noisy.noise_std)
-    hidden = _EIGENVALUES_VARY * mean * math.sqrt(2 / others)
+    hidden = HIDDEN_EIGENVALUES_STD * mean * math.sqrt(2 / others)
     among = isotropic_error(min(hidden, noisy.noise_std))
     scale = (noisy.trace_std / noisy.trace) ** 2
 
@@ -134,22 +135,6 @@ def error_of_noise(noisy: NoisyGram, structure: RowStructure | None) -> Callable
         return isotropic
     inside = _Linear.of(structure, len(noisy.gram)).inside
     return lambda q: inside(isotropic(inside(q)))
-
-
-class _BootstrappedError:
-    """Q -> mean_b E_b Q E_b of errors that are made when they are first asked for; several threads make them once."""
-
-    def __init__(self, make: Callable[[], np.ndarray]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._of: Callable[[np.ndarray], np.ndarray] | None = None
-
-    @on_one_blas_thread
-    def __call__(self, q: np.ndarray) -> np.ndarray:
-        with self._lock:
-            if self._of is None:
-                self._of = bootstrapped_error(self._make())
-        return self._of(q)
 
 
 def denoised(
@@ -188,11 +173,17 @@ def projected(
     """
     trace = estimate.trace
     nearest = project(estimate.gram, trace, structure)
-    of_shape = _BootstrappedError(
-        lambda: np.stack([project(nearest + error, trace, structure) - nearest for error in errors()])
-    )
     scale = (estimate.trace_std / trace) ** 2
-    return Denoised(nearest, lambda q: of_shape(q) + scale * nearest @ q @ nearest)
+
+    @functools.cache
+    def of_shape() -> Callable[[np.ndarray], np.ndarray]:
+        return bootstrapped_error(np.stack([project(nearest + one, trace, structure) - nearest for one in errors()]))
+
+    @on_one_blas_thread
+    def error(q: np.ndarray) -> np.ndarray:
+        return of_shape()(q) + scale * nearest @ q @ nearest
+
+    return Denoised(nearest, error)
 
 
 @dataclass(frozen=True)
@@ -217,13 +208,8 @@ class _Linear:
             zero[np.ix_(block, block)] = True
         zero[np.diag_indices(size)] = False
         signs = np.zeros(size, bool)
-        signs[
-            [
-                *hot,
-                *structure.nonnegative,
-                *([] if structure.constant is None else [constant]),
-            ]
-        ] = True
+        signs[[*hot, *structure.nonnegative]] = True
+        signs[constant] |= structure.constant is not None
         least = np.where(np.outer(signs, signs), 0.0, -np.inf)
         return cls(np.linalg.qr(sums)[0], zero, least, hot, constant)
 

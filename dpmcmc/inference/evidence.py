@@ -1,4 +1,4 @@
-"""Law of a noise-aware release, with checks, replicates and comparisons of models that follow from it.
+"""Law of a noise-aware release, with checks and comparisons of models that follow from it.
 
     u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
 
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -44,8 +44,8 @@ from scipy.linalg import solve_triangular
 from dpmcmc.data.structure import RowStructure, contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import saved_arrays
-from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, beyond
-from dpmcmc.inference.predicted_width import elasticity
+from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, chi_square_tail, moved_by_prior, pull
+from dpmcmc.inference.predicted_width import elasticity, variances
 from dpmcmc.inference.trace import PathPosterior
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
@@ -53,13 +53,13 @@ from dpmcmc.storage.blas import on_one_blas_thread
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]
 #: Share of the prior's variance that a release must remove.
-_LEAST_LEARNED = 0.1
+LEAST_LEARNED = 0.1
 #: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients that may be weak.
 #: On public tables the prior's covered .3 to 1, by how they lie to the others that the prior was chosen by.
-_MOSTLY, _FEW = 1 / 2, 1 / 3
+OF_PRIOR, MOST_WEAK = 1 / 2, 1 / 3
 #: By how much the interval of a coefficient may grow under the curvature that the releases confirm; standard deviations
 #: by which a prior twice as wide may move it. On public tables coefficients beyond these covered 0 to .7.
-_GROWTH, _PULL = 1.5, 0.5
+MOST_GROWTH, MOST_PULL = 1.5, 0.5
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -126,12 +126,11 @@ class Evidence:
                 interaction, ``age:job``, stands for its own.
             scales: standard deviations of the prior, (d,); None: the plan's.
         """
-        prior = self._prior(without, scales)
-        gain = np.linalg.solve(self._marginal(prior), self.curvature @ prior).T
+        nested = self._under(without, scales)
+        prior = nested._prior
+        gain = np.linalg.solve(nested._marginal, self.curvature @ prior).T
         covariance = prior - gain @ self.curvature @ prior
-        mean = self._means(without)
-        away = self.statistic - self.curvature @ mean
-        return PathPosterior(mean + gain @ away, (covariance + covariance.T) / 2)
+        return PathPosterior(nested._prior_mean + gain @ nested._away, (covariance + covariance.T) / 2)
 
     @on_one_blas_thread
     def gaussian(self, scales: np.ndarray) -> Gaussian:
@@ -142,11 +141,10 @@ class Evidence:
     @on_one_blas_thread
     def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
-        root = self._prior_root(without, scales)
-        whitened = Whitening.of(self.covariance, self.curvature @ root)
-        white = whitened(self.statistic - self.curvature @ self._means(without))
-        square = float(white @ white)
-        return -0.5 * (square + len(white) * math.log(2 * math.pi)) - whitened.log_size
+        nested = self._under(without, scales)
+        whitened = Whitening.of(self.covariance, self.curvature @ nested._prior_root)
+        white = whitened(nested._away)
+        return -0.5 * (float(white @ white) + len(white) * math.log(2 * math.pi)) - whitened.log_size
 
     @on_one_blas_thread
     def log_bayes_factor(self, without: Without) -> float:
@@ -163,9 +161,8 @@ class Evidence:
 
         Under ``prior_scale: evidence`` the scales were chosen from u, and the p-value is too large.
         """
-        marginal = self._marginal(self._prior((), None))
-        away = self.statistic - self.curvature @ self._means(())
-        return beyond(float(away @ np.linalg.solve(marginal, away)), len(away))
+        square = float(self._away @ np.linalg.solve(self._marginal, self._away))
+        return chi_square_tail(square, len(self._away))
 
     @on_one_blas_thread
     def rows_check(self) -> float:
@@ -174,22 +171,26 @@ class Evidence:
         Raises:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
-        noisy = self.gram
-        zeros, equations = (np.zeros(0), []) if noisy is None else _equations(self.structure or RowStructure(), noisy)
-        if noisy is None or not equations:
+        noisy, structure = self.gram, self.structure or RowStructure()
+        known_trace = structure.unit_norm and noisy is not None and not noisy.trace_std
+        if noisy is None or not (structure.blocks or known_trace):
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
                 "one-hot blocks or rows of norm 1 (RowStructure)."
             )
+        zeros, equations = _equations(structure, len(noisy.gram))
+        values = np.zeros(len(equations) + known_trace)
+        if known_trace:
+            equations.append(np.eye(len(zeros)))
+            values[-1] = self.num_records
         # Entries that are declared zero are equations of one number each, and leave the others' numbers.
         zero = svec(zeros) > 0
         released = svec(noisy.gram)
-        left = np.stack([svec(matrix) for matrix, _ in equations])
+        left = np.stack([svec(matrix) for matrix in equations])
         left[:, zero] = 0.0
-        apart = left @ released - np.array([self.num_records * value for _, value in equations])
-        square = float(apart @ np.linalg.solve(left @ left.T, apart))
-        square += float(np.sum(released[zero] ** 2))
-        return beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
+        apart = left @ released - values
+        square = float(apart @ np.linalg.solve(left @ left.T, apart)) + float(np.sum(released[zero] ** 2))
+        return chi_square_tail(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
 
     @property
     @on_one_blas_thread
@@ -200,7 +201,7 @@ class Evidence:
         """
         out = list(self.doubts)
         # A prior that the release contradicts does harm where it draws coefficients to itself.
-        if not self.chosen and self.prior_check() < RARE and self._pull() > PULLED:
+        if not self.chosen and self.prior_check() < RARE and pull(self.gaussian(self.scales), self._moved()) > PULLED:
             out.append(
                 f"the release contradicts the prior (p {self.prior_check():.1g}), which draws coefficients to itself; "
                 "take prior_scale evidence or a wider prior"
@@ -211,13 +212,13 @@ class Evidence:
             rows = 1.0
         if rows < RARE:
             out.append(f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have")
-        told = np.diag(self.posterior().covariance) / np.diag(self._prior((), None))
-        if float(np.mean(told)) > 1 - _LEAST_LEARNED:
+        left_of_prior = np.diag(self.posterior().covariance) / np.diag(self._prior)
+        if float(np.mean(left_of_prior)) > 1 - LEAST_LEARNED:
             out.append(
-                f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
+                f"the release lowers the variance of the prior by less than {LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif (left := float(np.mean(self.weak(self._coefficients())))) > _FEW:
+        elif (left := float(np.mean(self.weak(self._coefficients())))) > MOST_WEAK:
             out.append(
                 f"the releases say too little of {left:.0%} of the coefficients; take a larger epsilon, more records, "
                 "fewer columns or ranges that the rows fill"
@@ -240,18 +241,15 @@ class Evidence:
         # A level that others are compared with has no weights.
         some = np.any(directions != 0, axis=1)
         weights = directions[some]
-        here = self.posterior()
-        fewest = here.covariance
+        covariance = widened = self.posterior().covariance
         if self.least is not None:
-            fewest = dataclasses.replace(self, curvature=self.least).posterior().covariance
-        std, widest = (
-            np.sqrt(np.einsum("ij,jk,ik->i", weights, covariance, weights)) for covariance in (here.covariance, fewest)
-        )
+            widened = dataclasses.replace(self, curvature=self.least).posterior().covariance
+        std, widest = (np.sqrt(variances(one, weights)) for one in (covariance, widened))
         moved = weights @ self._moved()
-        found = (widest > _GROWTH * std) | (np.abs(moved) > _PULL * std)
+        found = (widest > MOST_GROWTH * std) | (np.abs(moved) > MOST_PULL * std)
         if self.chosen:
-            precision = np.linalg.inv(self._prior((), None))
-            found |= elasticity(fewest, precision, weights) > _MOSTLY
+            precision = np.linalg.inv(self._prior)
+            found |= elasticity(widened, precision, weights) > OF_PRIOR
         if self.rare is not None:
             found |= np.any(weights[:, self.rare] != 0, axis=1)
         out[some] = found
@@ -261,58 +259,43 @@ class Evidence:
         """Return the sums of coefficients that rows identify, one for each of them, (m, d)."""
         size = len(self.scales) if self.gram is None else len(self.gram.gram)
         each = len(self.scales) // size
-        told = contrasts(self.structure, size)
+        identified = contrasts(self.structure, size)
         if each > 1:  # records tell contrasts of K predictors alone
-            told = np.kron(told, (np.eye(each) - 1 / each)[:-1])
-        return told
-
-    def _pull(self) -> float:
-        """Return how far a prior twice as wide moves the mean, root mean square in posterior standard deviations."""
-        return float(np.sqrt(np.mean((self._moved() / self.posterior().std) ** 2)))
+            identified = np.kron(identified, (np.eye(each) - 1 / each)[:-1])
+        return identified
 
     def _moved(self) -> np.ndarray:
         """Return how far a prior twice as wide moves the mean, (d,)."""
-        return self.posterior(scales=2 * self.scales).mean - self.posterior().mean
+        return moved_by_prior(self.gaussian(self.scales), np.diag(self.scales**-2.0), self._prior_mean)
 
-    @on_one_blas_thread
-    def replicates(self, count: int, seed: int = 0, *, of_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return replicates (θ, u), each (count, d): a draw, and a release that the model simulates under it.
+    @property
+    def _prior_root(self) -> np.ndarray:
+        """A root of the prior's covariance, (d, d)."""
+        return _root(self.scales, self.predictors)
 
-        Args:
-            count: how many.
-            seed: may be public.
-            of_prior: draw θ from the prior, not from the posterior.
-        """
-        rng = np.random.default_rng(seed)
-        size = (count, len(self.scales))
-        prior = Gaussian(self._means(()), self._prior((), None))
-        found = self.posterior()
-        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(rng.normal(size=size))
-        return theta, theta @ self.curvature + Gaussian(np.zeros(size[1]), self.covariance).draws(rng.normal(size=size))
+    @property
+    def _prior(self) -> np.ndarray:
+        """The prior's covariance, (d, d)."""
+        return prior_covariance(self.scales, self.predictors)
 
-    @on_one_blas_thread
-    def predictive_check(
-        self,
-        discrepancy: Callable[[np.ndarray, np.ndarray], float],
-        count: int = 1000,
-        seed: int = 0,
-    ) -> float:
-        """Return the share of replicates whose ``discrepancy(θ, u)`` is at least that of the release at the same θ.
+    @property
+    def _prior_mean(self) -> np.ndarray:
+        """The prior's mean, (d,)."""
+        return np.zeros(len(self.scales)) if self.means is None else self.means
 
-        It is a posterior predictive p-value (Gelman, Meng and Stern 1996): near .5 more often than uniform, since u was
-        used to draw θ. ``prior_check`` is uniform.
-        """
-        pairs = zip(*self.replicates(count, seed), strict=True)
-        return float(np.mean([discrepancy(theta, u) >= discrepancy(theta, self.statistic) for theta, u in pairs]))
+    @property
+    def _away(self) -> np.ndarray:
+        """u less its mean under model and prior, (d,)."""
+        return self.statistic - self.curvature @ self._prior_mean
 
-    def _prior(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
-        """Return the prior's covariance, (d, d)."""
-        root = self._prior_root(without, scales)
-        return root @ root.T
+    @property
+    def _marginal(self) -> np.ndarray:
+        """Covariance of u under model and prior, (d, d)."""
+        return self.covariance + self.curvature @ self._prior @ self.curvature
 
-    def _prior_root(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
-        """Return a root of the prior's covariance, (d, d)."""
-        own = self.scales if scales is None else np.asarray(scales, np.float64)
+    def _under(self, without: Without, scales: np.ndarray | None) -> Self:
+        """Return the law under other scales, (d,), and with some coefficients at 0; see :meth:`posterior`."""
+        own = np.array(self.scales if scales is None else scales, np.float64)
         if own.shape != self.scales.shape or not np.all(own > 0):
             raise InputError(f"scales: must be {len(self.scales)} numbers > 0", "scales")
         columns = self._numbers(without)
@@ -321,15 +304,9 @@ class Evidence:
                 f"without: must number coefficients 0 to {len(own) - 1}, got {list(without)}",
                 "without",
             )
-        own = own.copy()
-        own[columns] = 0.0
-        return _root(own, self.predictors)
-
-    def _means(self, without: Without) -> np.ndarray:
-        """Return the prior's means, (d,)."""
-        means = np.zeros(len(self.scales)) if self.means is None else self.means.copy()
-        means[self._numbers(without)] = 0.0
-        return means
+        means = self._prior_mean.copy()
+        own[columns] = means[columns] = 0.0
+        return dataclasses.replace(self, scales=own, means=means)
 
     def _numbers(self, without: Without) -> np.ndarray:
         """Return the indices of coefficients that are given by number or by name."""
@@ -342,9 +319,6 @@ class Evidence:
                 raise InputError(f"without: no coefficient is called {one!r}; {there}", "without")
             out += found
         return np.array(out, int)
-
-    def _marginal(self, prior: np.ndarray) -> np.ndarray:
-        return self.covariance + self.curvature @ prior @ self.curvature
 
     def content(self) -> bytes:
         """Return the file of a run folder."""
@@ -387,27 +361,19 @@ def _root(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
     return solve_triangular(lower, np.diag(scales), lower=True).T
 
 
-def _equations(structure: RowStructure, noisy: NoisyGram) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:
-    """Return (1 where an entry of every Gram matrix of such rows is zero, independent pairs (A, a): Σ A·G = a·N).
+def _equations(structure: RowStructure, size: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return (1 where an entry of every Gram matrix of such rows is zero, symmetric matrices A with Σ A·G = 0).
 
-    Both kinds of equations together are independent; matrices (d, d) are symmetric.
+    Both kinds of equations together are independent. The second says G v = 0 of each block.
     """
-    out: list[tuple[np.ndarray, float]] = []
-    size = len(noisy.gram)
-    zeros = np.zeros((size, size))
-
-    def add(row: np.ndarray, column: np.ndarray) -> None:
-        out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
-
     unit = np.eye(size)
-    firsts = [block[0] for block in structure.blocks]
-    intercept = 0 if structure.constant is None else structure.constant
-    for number, block in enumerate(structure.blocks):
+    zeros = np.zeros((size, size))
+    products: list[np.ndarray] = []
+    stated: list[int] = []
+    for block in structure.blocks:
         zeros[np.ix_(block, block)] = 1.0 - np.eye(len(block))
-        against = unit[list(block)].sum(0) - unit[intercept]
+        against = unit[list(block)].sum(0) - unit[structure.constant or 0]
         # (G v)·v' = (G v')·v for two blocks is stated once.
-        for column in sorted(set(range(size)) - set(firsts[:number])):
-            add(unit[column], against)
-    if structure.unit_norm and not noisy.trace_std:
-        out.append((np.eye(size), 1.0))
-    return zeros, out
+        products += [np.outer(unit[column], against) for column in range(size) if column not in stated]
+        stated.append(block[0])
+    return zeros, [(product + product.T) / 2 for product in products]

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpmcmc.errors import InputError
-from dpmcmc.inference.bounded_score import LabelBlind, Law
+from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind, Law
 from dpmcmc.inference.normal_score import censored
 
 
@@ -23,7 +23,6 @@ class Linear(LabelBlind):
     """The score of linear regression."""
 
     predictors: ClassVar[str] = "means"
-    needs_mean_row: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
     limit: ClassVar[float] = math.inf
     step: ClassVar[float] = math.inf
@@ -49,10 +48,6 @@ class Linear(LabelBlind):
             )
         return np.ones_like(eta)
 
-    def leverage(self, clip: float, longest: float) -> float:
-        """Return infinity, since no release uses this score."""
-        return math.inf
-
 
 #: Lengths, in units of a row whose limit is the typical one, beyond which a row has a weight, so that its limit is no
 #: smaller than the typical one over this.
@@ -60,7 +55,7 @@ FARTHEST_ROW = 8.0
 
 
 @dataclass(frozen=True)
-class Huber:
+class Huber(BoundedScore):
     """Huber's score of a real label (1964): ψ = clip(η − y, ±c), with c learnt on the way.
 
     E[ψ | η] = 0 where errors are symmetric; other errors move the intercept alone if their law is the same in all rows,
@@ -75,7 +70,6 @@ class Huber:
     bound: float
     std: float
     predictors: ClassVar[str] = "means"
-    needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float] = math.inf
     size: ClassVar[int] = 1
     clip: ClassVar[float] = 1.0
@@ -101,7 +95,7 @@ class Huber:
         return Law(1 - 2 * ndtr(-cut), self.std**2 * censored(cut))
 
     @property
-    def beyond(self) -> float:
+    def mean_beyond(self) -> float:
         """E[|r|; |r| > c] of normal residuals r."""
         cut = self.bound / self.std
         return self.std * math.sqrt(2 / math.pi) * math.exp(-(cut**2) / 2)

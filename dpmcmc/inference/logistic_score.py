@@ -20,15 +20,9 @@ class Logistic(LabelBlind):
     """The score of logistic regression."""
 
     predictors: ClassVar[str] = "logits"
-    needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
     clip: float = 0.5
-
-    @property
-    def limit(self) -> float:
-        """κ."""
-        return self.clip
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return p."""

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
-from dpmcmc.inference.decompositions import eigh, svd
+from dpmcmc.inference.decompositions import eigh, spectral, square_root, svd
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
 MOST_COEFFICIENTS = 1024
@@ -39,8 +39,7 @@ class Gaussian(NamedTuple):
 
     def draws(self, noise: np.ndarray) -> np.ndarray:
         """Return draws (draws, d) made of standard normals (draws, d)."""
-        values, vectors = eigh(self.covariance)
-        return self.mean + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return self.mean + noise @ square_root(self.covariance).T
 
 
 class Whitening(NamedTuple):
@@ -107,13 +106,6 @@ class Local(NamedTuple):
     curvature_error: Callable[[np.ndarray], np.ndarray]
     curvatures: np.ndarray | None = None
 
-    def under(self, release: GradientRelease, precision: np.ndarray) -> Local:
-        """Return the model with the error of its curvature under a prior N(0, P⁻¹)."""
-        if self.curvatures is None:
-            return self
-        added = error_of_curvatures(release, self, self.curvatures, precision)
-        return self._replace(curvature_error=lambda q: added, curvatures=None)
-
 
 def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> Cov[E u] for symmetric noise E with variance std² on and std²/2 off the diagonal.
@@ -131,9 +123,27 @@ RARE = 1e-3
 PULLED = 0.8
 
 
-def beyond(square: float, degrees: int) -> float:
+def chi_square_tail(square: float, degrees: int) -> float:
     """P(χ² > square); ``scipy.stats`` gives the same bits and takes half a second to import."""
     return float(chdtrc(degrees, np.maximum(square, 0.0)))
+
+
+def moved_by_prior(found: Gaussian, precision: np.ndarray, prior_mean: np.ndarray) -> np.ndarray:
+    """Return how far the posterior's mean moves under a prior twice as wide, (d,).
+
+    Args:
+        found: posterior N(m, S).
+        precision: that of the prior which falls to a quarter, (d, d).
+        prior_mean: of it, (d,).
+    """
+    inverse = np.linalg.inv(found.covariance)
+    less = (1 - 1 / 4) * precision
+    return np.linalg.solve(inverse - less, inverse @ found.mean - less @ prior_mean) - found.mean
+
+
+def pull(found: Gaussian, moved: np.ndarray) -> float:
+    """Return by how many posterior standard deviations a mean moves, root mean square over coefficients."""
+    return float(np.sqrt(np.mean(moved**2 / np.diag(found.covariance))))
 
 
 def bootstrapped_error(errors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -210,7 +220,7 @@ def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[
 
 
 #: Least information of a release in a direction, in units of the prior's.
-_LEAST_INFORMATION = 1e-3
+LEAST_INFORMATION = 1e-3
 
 
 def error_of_curvatures(
@@ -242,18 +252,15 @@ def error_of_curvatures(
     covariances = covariances + away[:, :, None] * away[:, None, :]
     # In units of the prior.
     scale = np.diag(precision) ** -0.5
-    values, vectors = eigh(covariances / np.outer(scale, scale))
-    logs = np.log(np.maximum(values, 1e-300))[:, None, :]
-    mean = ((vectors * logs) @ vectors.swapaxes(-1, -2)).mean(axis=0)
-    values, vectors = eigh(mean)
+    logs = spectral(covariances / np.outer(scale, scale), lambda values: np.log(np.maximum(values, 1e-300)))
+    values, vectors = eigh(logs.mean(axis=0))
     # The information of a mixture is between 0 and that without an error.
-    information = np.maximum(np.exp(-values) - 1, _LEAST_INFORMATION)
+    information = np.maximum(np.exp(-values) - 1, LEAST_INFORMATION)
     half = h @ (vectors * scale[:, None] / np.sqrt(information))
     values, vectors = eigh(base)
     stds = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float32).eps ** 2))
     inside = (vectors / stds).T @ half
-    values, turned = eigh(inside @ inside.T - np.eye(len(h)))
-    added = (vectors * stds) @ (turned * np.sqrt(np.maximum(values, 0.0)))
+    added = (vectors * stds) @ square_root(inside @ inside.T - np.eye(len(h)))
     return added @ added.T
 
 

@@ -28,7 +28,7 @@ from scipy.special import ndtr
 from dpmcmc.inference.bounded_score import Law
 
 #: Beyond this many standard deviations nothing is left of a Normal in float64.
-_FARTHEST_SCALE = 40.0
+FARTHEST_IN_STD = 40.0
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Normal:
 def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (a, c, σ), (n,) each."""
     sigma = np.exp(eta[:, 1])
-    most = np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
+    most = np.minimum(limit[:, 1], FARTHEST_IN_STD**2)
     square = np.where(most >= 1, most + censored(np.sqrt(most)), most)
-    return np.minimum(limit[:, 0] * sigma, _FARTHEST_SCALE), np.sqrt(square), sigma
+    return np.minimum(limit[:, 0] * sigma, FARTHEST_IN_STD), np.sqrt(square), sigma
 
 
 def censored(c: np.ndarray) -> np.ndarray:

@@ -32,9 +32,12 @@ from dpmcmc.inference.denoised_moment import Denoised, projected
 from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
-_BOOTSTRAPS = 24
-#: Relative residual at which conjugate gradients end, and most of their steps.
-_TOLERANCE, _MOST = 1e-6, 500
+#: Draws of the error's noise.
+NUM_BOOTSTRAPS = 24
+#: Relative residual at which conjugate gradients end: far below the standard error of any number of E.
+RESIDUAL = 1e-9
+#: Most iterations: of a system that needs more, what is left is small beside the error of E.
+MOST_ITERATIONS = 500
 
 
 class Differences(NamedTuple):
@@ -71,69 +74,50 @@ def refined(
     """
     squares, turn = eigh(path.metric)
     moved = path.positions @ turn
-    scatter = (moved.T * path.precisions) @ moved
     size = len(squares)
+    scatter = (moved.T * path.precisions) @ moved
 
-    def told(differences: np.ndarray) -> np.ndarray:
-        """c sym(Φ R), (..., d, d), of r_k − J q_k in eigenvectors of the metric, (..., k, d)."""
-        right = np.swapaxes(differences * path.precisions[:, None], -1, -2) @ moved
-        return slope * _symmetric(right / squares[:, None])
-
-    def solved(right: np.ndarray) -> np.ndarray:
+    def correction(differences: np.ndarray) -> np.ndarray:
+        """Return D, (d, d), that follows from r_k − J q_k in eigenvectors of the metric, (k, d)."""
+        right = slope * _symmetric((differences.T * path.precisions) @ moved / squares[:, None])
         return _solved(right, noisy.noise_std, slope**2 / squares[:, None], scatter)
-
-    beyond = path.gradients @ turn - moved @ (turn.T @ response @ turn).T
-    found = noisy.gram + turn @ solved(told(beyond)) @ turn.T
 
     def errors() -> np.ndarray:
         rng = np.random.default_rng(0)
-        released = noisy.noise_std * np.stack([symmetric_noise(rng, size) for _ in range(_BOOTSTRAPS)])
-        noise = rng.normal(size=(_BOOTSTRAPS, *moved.shape)) * np.sqrt(squares / path.precisions[:, None])
+        released = noisy.noise_std * np.stack([symmetric_noise(rng, size) for _ in range(NUM_BOOTSTRAPS)])
+        noise = rng.normal(size=(NUM_BOOTSTRAPS, *moved.shape)) * np.sqrt(squares / path.precisions[:, None])
         noise = noise - np.average(noise, axis=1, weights=path.precisions)[:, None]
-        left = released + solved(told(noise - slope * moved @ released))
-        return turn @ left @ turn.T
+        left = [e + correction(z - slope * moved @ e) for e, z in zip(released, noise, strict=True)]
+        return turn @ np.stack(left) @ turn.T
 
+    beyond_release = path.gradients @ turn - moved @ (turn.T @ response @ turn).T
+    found = noisy.gram + turn @ correction(beyond_release) @ turn.T
     return projected(noisy._replace(gram=found), structure, errors)
 
 
 def _solved(right: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-    """Return D with D/σ² + sym(w ∘ D S) = right, (..., d, d), by conjugate gradients.
+    """Return D with D/σ² + sym(w ∘ D S) = right, (d, d), by conjugate gradients.
 
     Args:
         right: symmetric.
         noise_std: σ.
-        weights: w, (d, 1).
+        weights: w = c² diag(Φ), (d, 1).
         scatter: S, (d, d).
     """
-    own = np.diag(scatter)
-    diagonal = noise_std**-2 + (weights * own + (weights * own).T) / 2
-    found = np.zeros_like(right)
-    left = right
-    direction = left / diagonal
-    size = _inner(left, direction)
-    enough = _TOLERANCE**2 * size
-    for _ in range(_MOST):
-        if np.all(size <= enough):
-            break
-        moved = direction / noise_std**2 + _symmetric((weights * direction) @ scatter)
-        step = _over(size, _inner(direction, moved))
-        found = found + step * direction
-        left = left - step * moved
-        nearer = left / diagonal
-        after = _inner(left, nearer)
-        direction = nearer + _over(after, size) * direction
-        size = after
-    return found
+    from scipy.sparse.linalg import LinearOperator, cg  # slow to import, and few runs end here
 
+    def applied(flat: np.ndarray) -> np.ndarray:
+        found = flat.reshape(right.shape)
+        return (found / noise_std**2 + _symmetric((weights * found) @ scatter)).ravel()
 
-def _inner(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.sum(one * other, axis=(-1, -2), keepdims=True)
-
-
-def _over(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return a quotient, and 0 for a system that is solved exactly."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    diagonal = noise_std**-2 + _symmetric(weights * np.diag(scatter)).ravel()
+    shape = (right.size, right.size)
+    nearly_inverse = LinearOperator(shape, lambda flat: flat / diagonal)
+    found, _ = cg(
+        LinearOperator(shape, applied), right.ravel(), rtol=RESIDUAL, maxiter=MOST_ITERATIONS, M=nearly_inverse
+    )
+    return found.reshape(right.shape)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:
-    return (matrix + np.swapaxes(matrix, -1, -2)) / 2
+    return (matrix + matrix.T) / 2

@@ -1,4 +1,4 @@
-"""Posterior from a chain's trace: points θ_k and the private gradients g̃_k that were released there.
+"""Posterior from a chain's trace: points θ_k and the private gradients g̃_k that were released tfound.
 
 With Σ_i over all records and κ(m, y) = w(m)(μ(m) − y)/φ the score of a record at its margin m = x·θ, weighted blindly
 to its label y, a step released
@@ -10,17 +10,18 @@ The mean of all steps, with weights ∝ 1/s_k² that sum to 1, is one gradient w
     ḡ = r(θ*) + score + noise,     score ~ N(0, B),   noise ~ N(0, V),   V = F²/Σ s_k⁻² + M Σ weights²,
 
 r(θ*) the path's mean of Σ_i w(μ(x_i·θ_k) − μ(x_i·θ*)) x_i/φ, and M the variance of a minibatch. Near the posterior's
-mean m, r(θ*) = r(m) − H(θ* − m), and ``normal_law.posterior`` concludes from there. It is iterated.
+mean m, r(θ*) = r(m) − H(θ* − m), and ``normal_law.posterior`` concludes from tfound. It is iterated.
 
-Rows enter as if they were normal with their second moment G and mean row x̄, which is 0 where no intercept is declared:
-Σ = G/N − x̄x̄ᵀ. Then a = x·m = x̄·m + √v·t with v = mᵀΣm. With δ = θ̄ − m, the point where the path is on average adds
-to the margin x·δ = x̄·δ + ρ√v·t + e, and the path's spread about θ̄ an independent normal. So
-z = x·θ_k = a + x̄·δ + ρ√v·t + ςε with ς² = Var e + tr(G·spread)/N, and by Stein's identity
+Rows enter as if they were normal with their second moment G and mean row x̄, which is 0 where no intercept is declared
+(``curvature.py``): with Σ = G/N − x̄x̄ᵀ, v = mᵀΣm and A = Σm/√v a row is x̄ + A t + e, and its margin under m is
+a = x·m = x̄·m + √v t. With δ = θ̄ − m, the point where the path is on average adds x·δ = x̄·δ + (A·δ) t + e·δ to the
+margin, and the path's spread about θ̄ an independent normal. So z = x·θ_k = a + x̄·δ + (A·δ) t + ςε with
+ς² = δᵀΣδ − (A·δ)² + tr(G·spread)/N, and by Stein's identity
 
-    r(m) = N(x̄ E[f] + Σm E[f t]/√v + Σ(δ − ρm) E[f ε]/ς),      f = w(z)(μ(z) − μ(a))/φ,
-    H    = G E[h] + N(E[h t]/√v (x̄(Σm)ᵀ + Σm x̄ᵀ) + E[h(t² − 1)]/v Σm(Σm)ᵀ),      h = w(z)μ'(a)/φ,
+    r(m) = N(x̄ E[f] + A E[f t] + (Σδ − (A·δ)A) E[f ε]/ς),      f = w(z)(μ(z) − μ(a))/φ,
+    H    = Σ_i E[h(a_i)] x_i x_iᵀ,      h = E[w(z) | a]μ'(a)/φ,
 
-and B is alike, of h = E[w(z) | a]²μ'(a)/φ.
+H by equation (1) of ``curvature.py``; B is alike, of h = E[w(z) | a]²μ'(a)/φ.
 
 For linear regression without clipping these are G(θ̄ − m)/φ, G/φ and G/φ, exactly.
 
@@ -42,30 +43,29 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.special import ndtri
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import normal_law, predicted_width
 from dpmcmc.inference.bounded_score import LabelBlind
-from dpmcmc.inference.curvature import bent
+from dpmcmc.inference.curvature import PredictorLaw
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import LABEL_BLIND
 
-#: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
-_NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]
-_NODES = _NODES / _NODES.std()
-_ABOUT, _ABOUT_WEIGHTS = hermegauss(12)
-_ABOUT_WEIGHTS = _ABOUT_WEIGHTS / _ABOUT_WEIGHTS.sum()
-#: Least standard deviation of a margin about a.
-_LEAST = 1e-3
-_ROUNDS = 12
+#: Points ε of the path about its mean, and their weights: Gauss and Hermite's, since a path's spread smooths kinks.
+PATH_POINTS, PATH_WEIGHTS = hermegauss(12)
+PATH_WEIGHTS = PATH_WEIGHTS / PATH_WEIGHTS.sum()
+#: Least standard deviation ς of a margin about a: of a path that does not move, E[f ε] is still a quotient.
+LEAST_MARGIN_STD = 1e-3
+#: How often the path's law is taken at the posterior that followed from it, and iterations of the posterior under one
+#: law.
+NUM_LAWS, NUM_ROUNDS = 12, 2
 Scheme = Literal["full", "poisson", "fixed_size"]
 #: Elasticity of a variance to the prior's from which on an interval counts as the prior's, and up to which as the
 #: records', in a run with noise and in one without. An elasticity below .1 leaves a truth three prior standard
 #: deviations out a coverage of .77, one above .5 less than .26.
-PRIORS, RECORDS, ALONE = 1 / 2, 1 / 3, 0.1
+OF_PRIOR, OF_RECORDS, OF_RECORDS_ALONE = 1 / 2, 1 / 3, 0.1
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,15 @@ class PathGradients(NamedTuple):
     share: float
 
 
-class Known(NamedTuple):
-    """Public facts of a run.
+class PathLaw(NamedTuple):
+    """What is known of a run besides its path.
 
     Attributes:
         num_records: N.
         metric: F², (d, d).
         prior: P of the prior N(0, P⁻¹), (d, d).
+        gram: estimate of Σ x xᵀ and of its error.
+        score: of a record.
         scheme: how a minibatch is selected.
         rate: q, expected batch over N.
         mean_row: x̄, (d,), where an intercept is declared (``curvature.mean_row``); None: 0.
@@ -135,6 +137,8 @@ class Known(NamedTuple):
     num_records: int
     metric: np.ndarray
     prior: np.ndarray
+    gram: Denoised
+    score: Score
     scheme: Scheme = "full"
     rate: float = 1.0
     mean_row: np.ndarray | None = None
@@ -160,83 +164,62 @@ class Expected(NamedTuple):
     response: np.ndarray
 
 
-def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) -> Gaussian:
-    """Return the posterior given a path.
+def conclude(path: PathGradients, law: PathLaw) -> Gaussian:
+    """Return the posterior given a path: the mean of the steps after burn-in."""
 
-    Args:
-        path: mean of the steps after burn-in.
-        known: public facts.
-        gram: estimate of Σ x xᵀ and of its error.
-        score: of a record.
-    """
-
-    def law(now: Gaussian) -> tuple[GradientRelease, Local]:
-        here = expected(path, now.mean, known, gram, score)
-        noise = noise_of(here, path, known)
+    def release(now: Gaussian) -> tuple[GradientRelease, Local]:
+        found = expected(path, now.mean, law)
         # The model is linear in θ* once the rest of the gradient is taken off.
-        beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
-        return GradientRelease(path.position, path.gradient - beyond, noise), here.local
+        nonlinear = found.gradient - found.local.curvature @ (path.position - now.mean)
+        return GradientRelease(path.position, path.gradient - nonlinear, noise_of(found, path, law)), found.local
 
-    start = Gaussian(path.position, np.linalg.inv(known.prior))
-    return normal_law.conclude(law, known.prior, start, rounds=_ROUNDS, inner=2)
+    start = Gaussian(path.position, np.linalg.inv(law.prior))
+    return normal_law.conclude(release, law.prior, start, rounds=NUM_LAWS, inner=NUM_ROUNDS)
 
 
-def expected(path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:
+def expected(path: PathGradients, mean: np.ndarray, law: PathLaw) -> Expected:
     """Return what the mean gradient of a path is expected to be under the parameter ``mean``.
 
     Raises:
         UnsupportedCombination: no score has a slope along the path.
     """
-    count = known.num_records
+    count = law.num_records
+    gram = law.gram
+    row = np.zeros_like(mean) if law.mean_row is None else law.mean_row
+    rows = PredictorLaw.of(gram.gram / count, row, mean[:, None])
+    along = rows.along[:, 0]
     away = path.position - mean
-    row = np.zeros_like(mean) if known.mean_row is None else known.mean_row
-    covariance = gram.gram / count - np.outer(row, row)
-    towards = covariance @ mean
-    variance = max(float(mean @ towards), 1e-9)
-    ratio = float(away @ towards) / variance
-    rest = away - ratio * mean
-    about = float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
-    std = math.sqrt(max(about, _LEAST**2))
-    along = math.sqrt(variance) * _NODES
-    margin = row @ mean + along
-    visited = margin + row @ away + ratio * along + std * _ABOUT
-    family = score.family
-    weight = score.weight(visited)
+    shift = float(along @ away)
+    towards = rows.moment @ away - row * (row @ away) - shift * along
+    variance = float(away @ towards) + float(np.sum(gram.gram * path.spread)) / count
+    std = math.sqrt(max(variance, LEAST_MARGIN_STD**2))
+    margin = rows.eta
+    visited = margin + row @ away + shift * rows.points + std * PATH_POINTS
+    family = law.score.family
+    weight = law.score.weight(visited)
     slope = family.mean_slope(margin) / family.dispersion
     gap = weight * (family.mean(visited) - family.mean(margin)) / family.dispersion
-
-    def second_moment(h: np.ndarray) -> np.ndarray:
-        """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
-        slope = np.mean(h * _NODES) / math.sqrt(variance)
-        bend = np.mean(h * (_NODES**2 - 1)) / variance
-        return np.mean(h) * gram.gram + count * bent(slope, bend, row, towards)
-
-    mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
-    h = mean_weight * slope
-    mean_curvature = float(np.mean(h))
+    mean_weight = weight @ PATH_WEIGHTS[:, None]
+    mean_curvature = float(np.mean(mean_weight * slope))
     if not mean_curvature > 0:
         raise UnsupportedCombination(
             "noise_aware: the path lies where no record's score has a slope, so its gradients do not identify the "
             "posterior; take a smaller step_size, a larger ε, or mechanism noise_aware."
         )
-    gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
-    gradient = gradient + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
-    along_path = (gap * _ABOUT) @ _ABOUT_WEIGHTS[:, None] / std
+    along_path = (gap * PATH_POINTS) @ PATH_WEIGHTS / std
     path_slope = float(np.mean(along_path))
-    gradient = count * (gradient + path_slope * (covariance @ rest))
-    squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
     local = Local(
-        second_moment(h),
-        second_moment(mean_weight**2 * slope),
+        count * rows.second_moment(mean_weight * slope),
+        count * rows.second_moment(mean_weight**2 * slope),
         lambda q: mean_curvature**2 * gram.error(q),
     )
     return Expected(
-        gradient,
+        count * (rows.first_moment(gap @ PATH_WEIGHTS) + path_slope * towards),
         local,
-        second_moment(squares),
+        count * rows.second_moment((gap**2 + weight**2 * slope) @ PATH_WEIGHTS),
         path_slope,
         float(np.mean(slope)) / mean_curvature,
-        second_moment(along_path),
+        count * rows.second_moment(along_path),
     )
 
 
@@ -244,9 +227,9 @@ def lost(found: Gaussian, local: Local, fisher: float, noise: np.ndarray, prior:
     """Return the share of coefficients that the noise of privacy leaves to the prior.
 
     How far a coefficient is the prior's is the elasticity of its variance to it (``predicted_width.elasticity``). A
-    coefficient is lost whose interval is the prior's (PRIORS), and would be the records' in one of two runs that know
+    coefficient is lost whose interval is the prior's (OF_PRIOR), and would be the records' in one of two runs that know
     the curvature to be the estimate with one standard deviation of its error on top: one with the same noise
-    (RECORDS), or one without privacy (ALONE).
+    (OF_RECORDS), or one without privacy (OF_RECORDS_ALONE).
 
     Args:
         found: the posterior.
@@ -260,22 +243,21 @@ def lost(found: Gaussian, local: Local, fisher: float, noise: np.ndarray, prior:
     more = (vectors * np.sqrt(np.maximum(errors, 0.0))) @ vectors.T
     most = Local(local.curvature + more, local.score + more, np.zeros_like)
     alone = np.linalg.inv(prior + fisher * most.curvature)
-    told = predicted_width.predicted(most, noise, prior, alone).private
+    private = predicted_width.predicted(most, noise, prior, alone).private
+    own, with_noise, without = (predicted_width.elasticity(s, prior) for s in (found.covariance, private, alone))
+    hidden = (with_noise < OF_RECORDS) | (without < OF_RECORDS_ALONE)
+    return float(np.mean((own > OF_PRIOR) & hidden))
 
-    own, with_noise, without = (predicted_width.elasticity(s, prior) for s in (found.covariance, told, alone))
-    hidden = (with_noise < RECORDS) | (without < ALONE)
-    return float(np.mean((own > PRIORS) & hidden))
 
-
-def noise_of(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
+def noise_of(found: Expected, path: PathGradients, law: PathLaw) -> np.ndarray:
     """Return V, the covariance of noise and minibatch error in the mean gradient, (d, d)."""
-    return known.metric / path.precision + path.share * minibatch(here, path, known)
+    return law.metric / path.precision + path.share * minibatch(found, path, law)
 
 
-def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
+def minibatch(found: Expected, path: PathGradients, law: PathLaw) -> np.ndarray:
     """Return M, the covariance of one step's minibatch error, (d, d)."""
-    squares = here.squares
-    if known.scheme == "fixed_size":
-        h = here.local.curvature
-        squares = squares - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h) / known.num_records
-    return (1 - known.rate) / known.rate * squares
+    squares = found.squares
+    if law.scheme == "fixed_size":
+        h = found.local.curvature
+        squares = squares - (np.outer(found.gradient, found.gradient) + h @ path.spread @ h) / law.num_records
+    return (1 - law.rate) / law.rate * squares

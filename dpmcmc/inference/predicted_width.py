@@ -15,7 +15,7 @@ from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.normal_law import Local, _informed
 
 #: Iterations of equation (2) of a predicted covariance.
-_PREDICTED_ROUNDS = 8
+NUM_ROUNDS = 8
 
 
 class Predicted(NamedTuple):
@@ -70,7 +70,7 @@ def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.
         alone: S₀.
     """
     private = alone
-    for _ in range(_PREDICTED_ROUNDS):
+    for _ in range(NUM_ROUNDS):
         total = local.score + noise + local.curvature_error(private)
         _, private = _informed(local.curvature, total, precision)
     return Predicted(private, alone)

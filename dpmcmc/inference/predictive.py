@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 #: Least probability in a log predictive density, since float32 may round a probability to zero.
-_LEAST_PROBABILITY = 1e-12
-#: Draws times rows evaluated at once on the device, and numbers fetched from it at once.
-_ROWS_AT_ONCE = 2**16
-_NUMBERS_AT_ONCE = 2**22
+LEAST_PROBABILITY = 1e-12
+#: Draws times rows evaluated at once on the device, and numbers fetched from it at once, so that memory is bounded.
+ROWS_AT_ONCE = 2**16
+NUMBERS_AT_ONCE = 2**22
 
 
 #: A target's method: (parameters, records) -> a value for each record.
@@ -114,9 +114,7 @@ def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> 
     target, rows = by_row(target, rows)
     if measure(target) is None:
         return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
-    if measure(target) == "rmse":
-        return regression(target, flat_draws, rows)
-    return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
+    return (_regression if measure(target) == "rmse" else _classification)(target, flat_draws, rows)
 
 
 def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
@@ -173,34 +171,19 @@ def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
         ) from error
 
 
-def binary(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
-    """Two classes, from P(y = 1) as (rows,) or as the second of two columns; otherwise as :func:`predict`."""
-    y = np.asarray(rows["y"]) == 1
+def _classification(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
+    """Classes, from probabilities (rows, K), or P(y = 1), (rows,), of two; otherwise as :func:`predict`."""
+    y = np.asarray(rows["y"]).astype(int)
 
-    def of_one(probability: np.ndarray, leading: int) -> np.ndarray:
-        return probability if probability.ndim == leading else probability[..., 1]
+    def by_class(probability: np.ndarray, leading: int) -> np.ndarray:
+        if probability.ndim > leading:
+            return probability
+        return np.stack([1 - probability, probability], axis=-1)
 
     mean, each = _over_draws(
-        target,
-        flat_draws,
-        rows["x"],
-        lambda p: np.mean((of_one(p, 2) > 0.5) == y, axis=1),
+        target, flat_draws, rows["x"], lambda p: np.mean(by_class(p, 2).argmax(axis=2) == y, axis=1)
     )
-    probability = of_one(mean, 1)
-    return Prediction(
-        measure="accuracy",
-        posterior_predictive=float(np.mean((probability > 0.5) == y)),
-        single_draw=each,
-        log_predictive_density=_mean_log(np.where(y, probability, 1 - probability)),
-        probability=probability,
-        calibration_error=expected_calibration_error(np.stack([1 - probability, probability], axis=1), y),
-    )
-
-
-def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
-    """More than two classes, from class probabilities (rows, K); otherwise as :func:`predict`."""
-    y = np.asarray(rows["y"]).astype(int)
-    probability, each = _over_draws(target, flat_draws, rows["x"], lambda p: np.mean(p.argmax(axis=2) == y, axis=1))
+    probability = by_class(mean, 1)
     known = np.clip(y, 0, probability.shape[1] - 1)
     # A class that is not in the model has probability zero.
     truth = np.where(known == y, probability[np.arange(len(y)), known], 0.0)
@@ -208,13 +191,13 @@ def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) 
         measure="accuracy",
         posterior_predictive=float(np.mean(probability.argmax(axis=1) == y)),
         single_draw=each,
-        log_predictive_density=_mean_log(truth),
-        probability=probability,
+        log_predictive_density=float(np.mean(np.log(np.maximum(truth, LEAST_PROBABILITY)))),
+        probability=probability[:, 1] if _classes(target) == 2 else probability,
         calibration_error=expected_calibration_error(probability, y),
     )
 
 
-def regression(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
+def _regression(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Real labels or counts, from the mean (rows,); otherwise as :func:`predict`."""
     y = np.asarray(rows["y"], np.float64)
     mean, each = _over_draws(
@@ -271,7 +254,7 @@ def log_predictive_density(target: Target, flat_draws: PyTree, records: PyTree) 
 
 
 #: Least rows of a bin that is shown, since a share of fewer rows is too noisy.
-_FEWEST_IN_BIN = 10
+FEWEST_IN_BIN = 10
 
 
 def calibration_curve(
@@ -281,16 +264,10 @@ def calibration_curve(
 ) -> Float[np.ndarray, "filled 3"]:
     """Rows (mean predicted probability, observed share, count), one per bin of equal width with at least 10 rows."""
     index = np.minimum((probability * bins).astype(int), bins - 1)
-    rows = [
-        (
-            probability[index == b].mean(),
-            outcome[index == b].mean(),
-            int((index == b).sum()),
-        )
-        for b in range(bins)
-        if (index == b).sum() >= _FEWEST_IN_BIN
-    ]
-    return np.array(rows).reshape(-1, 3)
+    count = np.bincount(index, minlength=bins)
+    sums = [np.bincount(index, weights=of_row, minlength=bins) for of_row in (probability, outcome)]
+    filled = count >= FEWEST_IN_BIN
+    return np.column_stack([*(each[filled] / count[filled] for each in sums), count[filled]])
 
 
 def expected_calibration_error(
@@ -353,7 +330,7 @@ def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator
     records = jax.tree.map(jnp.asarray, records)
     flat_draws = jax.tree.map(np.asarray, flat_draws)  # NumPy picks those of a block, without a program of its own
     num_rows = len(jax.tree.leaves(records)[0])
-    at_once = max(1, min(16, _ROWS_AT_ONCE // max(1, num_rows)))
+    at_once = max(1, min(16, ROWS_AT_ONCE // max(1, num_rows)))
 
     @jax.jit
     def over_draws(draws: PyTree, records: PyTree) -> jax.Array:
@@ -361,13 +338,9 @@ def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator
 
     count = len(jax.tree.leaves(flat_draws)[0])
     one = jax.eval_shape(evaluate, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), flat_draws), records)
-    size = max(1, min(count, _NUMBERS_AT_ONCE // max(one.size, 1)))
+    size = max(1, min(count, NUMBERS_AT_ONCE // max(one.size, 1)))
     for start in range(0, count, size):
         # The last block is filled up with repeated draws, so that one shape is compiled.
         index = np.arange(start, start + size) % count
         draws = jax.tree.map(lambda leaf, index=index: jnp.asarray(leaf[index]), flat_draws)
         yield np.asarray(over_draws(draws, records))[: count - start]
-
-
-def _mean_log(probability: np.ndarray) -> float:
-    return float(np.mean(np.log(np.maximum(probability, _LEAST_PROBABILITY))))

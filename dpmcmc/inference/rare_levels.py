@@ -17,14 +17,15 @@ from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Gaussian
+from dpmcmc.inference.predicted_width import variances
 from dpmcmc.inference.softmax_score import Softmax
 
 #: Share of a level's records with a label, or their mean count, below which it is rare there; fewest such records; and
 #: largest standard deviation of the level's predictor, which tells them from none.
-_RARE, _FEWEST, _TOLD = 0.05, 100.0, 0.25
+RARE_SHARE, FEWEST_RECORDS, LARGEST_STD = 0.05, 100.0, 0.25
 #: Largest root mean square of a chain's logits over rows. A table with .3 % of one label has 7, and chains covered .25
 #: to .6 there; Adult has 2.9.
-_LARGEST = 4.0
+LARGEST_LOGIT = 4.0
 
 
 def rare_label(score: LabelBlind, logit: float) -> str | None:
@@ -34,7 +35,7 @@ def rare_label(score: LabelBlind, logit: float) -> str | None:
         score: of the family.
         logit: root mean square of the logits of rows.
     """
-    if not isinstance(score, Logistic) or logit <= _LARGEST:
+    if not isinstance(score, Logistic) or logit <= LARGEST_LOGIT:
         return None
     return f"logits of rows have a root mean square of {logit:.2g}: one label is too rare for a chain; take dpmcmc.fit"
 
@@ -66,10 +67,10 @@ def rare_levels(
         for column, size in zip(block, sizes, strict=True):
             row = gram[column] * np.sqrt(square) / size
             weights = np.kron(row, each)
-            stds = np.sqrt(np.einsum("ij,jk,ik->i", weights, posterior.covariance, weights))
+            stds = np.sqrt(variances(posterior.covariance, weights))
             chances = _chances(score, weights @ posterior.mean)
-            few = (chances * size / square < _FEWEST) | (stds > _TOLD)
-            found[column] = (chances < _RARE) & few
+            few = (chances * size / square < FEWEST_RECORDS) | (stds > LARGEST_STD)
+            found[column] = (chances < RARE_SHARE) & few
     return found.ravel()
 
 

@@ -17,7 +17,7 @@ from typing import Literal, Self
 import numpy as np
 
 from dpmcmc.data.structure import RowStructure
-from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.decompositions import spectral
 from dpmcmc.inference.denoised_moment import Denoised, denoised
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
@@ -25,9 +25,9 @@ from dpmcmc.storage.blas import on_one_blas_thread
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
 MetricName = Literal["gram", "second_moment"]
 #: Least value of the mean squared norm of gradients, as a share of the largest squared norm.
-_SMALLEST = 1e-4
+LEAST_MEAN_SHARE = 1e-4
 #: Least norm of a typical vector in the metric; it would be 1 without the floor.
-_SHORTEST = 0.1
+LEAST_TYPICAL_NORM = 0.1
 
 
 def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> float:
@@ -38,7 +38,7 @@ def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> 
 def metric_roots(values: np.ndarray, floor: float, clip: float, clip_ratio: float) -> np.ndarray:
     """Return the eigenvalues of F from those of Ĝ/N, which are not negative."""
     squares = values + floor
-    typical = math.sqrt(max(float(np.sum(values / squares)), _SHORTEST**2))
+    typical = math.sqrt(max(float(np.sum(values / squares)), LEAST_TYPICAL_NORM**2))
     return np.sqrt(squares) * typical * clip_ratio / clip
 
 
@@ -98,13 +98,15 @@ class ReleasedMetric:
         directions that only the prior determines.
         """
         most = self.bound**2
-        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
+        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, LEAST_MEAN_SHARE * most)
         return metric_floor(mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram))
 
     @on_one_blas_thread
     def _made(self) -> np.ndarray:
-        values, vectors = eigh(self.gram / self.num_records)
-        return (vectors * metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)) @ vectors.T
+        def of_values(values: np.ndarray) -> np.ndarray:
+            return metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)
+
+        return spectral(self.gram / self.num_records, of_values)
 
     @on_one_blas_thread
     def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from dpmcmc.storage.files import read_bytes
 
 Saved = TypeVar("Saved")
 #: Key of what stands for an array in the JSON text.
-_ARRAY = "array of this file"
+ARRAY_KEY = "array of this file"
 
 
 def packed(facts: dict[str, object]) -> bytes:
@@ -25,7 +25,7 @@ def packed(facts: dict[str, object]) -> bytes:
 
     def place(leaf: np.ndarray) -> dict[str, str]:
         arrays.append(leaf)
-        return {_ARRAY: f"arr_{len(arrays) - 1}"}  # NumPy's name of an array without one
+        return {ARRAY_KEY: f"arr_{len(arrays) - 1}"}  # NumPy's name of an array without one
 
     text = json.dumps(facts, default=place)
     out = io.BytesIO()
@@ -39,7 +39,7 @@ def unpacked(content: bytes) -> dict[str, Any]:
     text = arrays["facts"].tobytes()
     return json.loads(
         text,
-        object_hook=lambda found: arrays[found[_ARRAY]] if _ARRAY in found else found,
+        object_hook=lambda found: arrays[found[ARRAY_KEY]] if ARRAY_KEY in found else found,
     )
 
 

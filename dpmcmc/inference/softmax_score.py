@@ -14,29 +14,23 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import softmax
 
-from dpmcmc.inference.bounded_score import Law
+from dpmcmc.inference.bounded_score import BoundedScore, Law
 from dpmcmc.privacy.query.label_blind import label_blind_weight
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(BoundedScore):
     """The score of softmax regression.
 
     Attributes:
         size: K, number of classes.
     """
 
-    size: int
+    size: int  # type: ignore[misc]  # of each target its own
     predictors: ClassVar[str] = "logits"
-    needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
     clip: float = 0.5
-
-    @property
-    def limit(self) -> float:
-        """κ."""
-        return self.clip
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ, (n, K); see :class:`BoundedScore`."""
@@ -49,10 +43,6 @@ class Softmax:
         weight = _weight(p, limit)[:, None, None]
         curvature = weight * (p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :])
         return Law(curvature, weight * curvature)
-
-    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return Λ; see :class:`BoundedScore`."""
-        return self.law(eta, limit).curvature
 
     def leverage(self, clip: float, longest: float) -> float:
         """Return the bound; see :class:`BoundedScore`.

@@ -21,12 +21,23 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import curvature, path_curvature, saved_arrays
+from dpmcmc.inference import path_curvature, saved_arrays
+from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.linear_score import Linear
-from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, beyond
-from dpmcmc.inference.path_law import Known, PathGradients, Scheme, Score, conclude, expected, lost, minibatch, noise_of
+from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, chi_square_tail, moved_by_prior, pull
+from dpmcmc.inference.path_law import (
+    PathGradients,
+    PathLaw,
+    Scheme,
+    Score,
+    conclude,
+    expected,
+    lost,
+    minibatch,
+    noise_of,
+)
 from dpmcmc.inference.rare_levels import rare_label
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.storage.blas import on_one_blas_thread
@@ -34,16 +45,18 @@ from dpmcmc.storage.blas import on_one_blas_thread
 #: Name of the file in a run folder.
 FILE = "trace.npz"
 #: Least number of steps.
-_FEWEST_STEPS = 32
+FEWEST_STEPS = 32
 #: Largest root mean square, over records, of a path's logits about its mean, and of its mean's about the posterior's;
 #: largest root mean square, over directions, of the latter in posterior standard deviations.
-_WIDEST, _FARTHEST = 1.5, 4.0
+WIDEST_PATH, MOST_STDS = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
-_STRONGEST = 3.0
+LARGEST_PRIOR_STD = 3.0
 #: Share of coefficients that may be lost: intervals that hold for the others cover .8 of all, whatever the truth.
-_LOST = 0.1
+MOST_LOST = 0.1
 #: Directions in which the release takes this share of the prior's variance away say whether it contradicts the prior.
-_LEAST_TOLD = 1e-6
+LEAST_TOLD_SHARE = 1e-6
+#: Least mean square of ‖F⁻¹x‖: noise may leave a second moment nothing.
+LEAST_MEAN_SQUARE = 1e-12
 NO_SECOND_MOMENT = (
     "noise_aware: the curvature of this model is made of the second moment of the rows, and the run released none; run "
     "it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
@@ -56,10 +69,10 @@ def check_steps(steps: float) -> None:
     Raises:
         UnsupportedCombination: fewer than were seen to identify a posterior.
     """
-    if steps < _FEWEST_STEPS * (1 - 1e-6):
+    if steps < FEWEST_STEPS * (1 - 1e-6):
         raise UnsupportedCombination(
             f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
-            f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
+            f"{FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
         )
 
 
@@ -70,10 +83,10 @@ def check_prior(precision: float, row_bound: float | None) -> None:
         UnsupportedCombination: a standard deviation beyond that at which intervals were seen to cover.
     """
     margins = (row_bound or 1.0) / math.sqrt(precision)
-    if margins > _STRONGEST:
+    if margins > LARGEST_PRIOR_STD:
         raise UnsupportedCombination(
             f"noise_aware: logits spread over up to {margins:.3g} under the prior, and intervals were seen to "
-            f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
+            f"cover up to {LARGEST_PRIOR_STD:g}; take a smaller prior_scale."
         )
 
 
@@ -91,18 +104,14 @@ def check_pull(found: Gaussian, precision: float) -> None:
         UnsupportedCombination: with the p-value.
     """
     size = len(found.mean)
-    told = np.eye(size) / precision - found.covariance
-    values, vectors = eigh((told + told.T) / 2)
-    some = values > _LEAST_TOLD / precision
+    removed = np.eye(size) / precision - found.covariance
+    values, vectors = eigh((removed + removed.T) / 2)
+    some = values > LEAST_TOLD_SHARE / precision
     away = (vectors.T @ found.mean)[some] / np.sqrt(values[some])
-    p = beyond(float(away @ away), max(1, len(away)))
+    p = chi_square_tail(float(away @ away), max(1, len(away)))
     if p >= RARE:
         return
-    inverse = np.linalg.inv(found.covariance)
-    wider = inverse - (1 - 1 / 4) * precision * np.eye(size)
-    moved = np.linalg.solve(wider, inverse @ found.mean) - found.mean
-    pull = float(np.sqrt(np.mean(moved**2 / np.diag(found.covariance))))
-    if pull > PULLED:
+    if pull(found, moved_by_prior(found, precision * np.eye(size), np.zeros(size))) > PULLED:
         raise UnsupportedCombination(
             f"noise_aware: the release contradicts the prior (p {p:.1g}), which draws coefficients to itself; take a "
             "larger prior_scale, or mechanism noise_aware with prior_scale evidence."
@@ -232,80 +241,62 @@ class Trace:
             UnsupportedCombination: the path does not identify the posterior; the reason, and what would.
             ValueError: a gram that is no second moment.
         """
-        known = self._second_moment(gram)
+        second_moment = self._second_moment(gram)
         path = self.path()
         check_steps(1 / path.share)
-        found, law = self._given(known, path)
+        law = self._law(second_moment)
+        found = conclude(path, law)
         if gram is None:
-            known = self._refined(known, found, path, law)
-            found, law = self._given(known, path)
+            law = self._law(self._refined(found, path, law))
+            found = conclude(path, law)
         if not isinstance(self.score.family, Linear):
-            self._check_path(path, found, known.gram)
+            self._check_path(path, found, law.gram.gram)
         check_pull(found, self.prior_precision)
-        return PathPosterior(*found, self._doubts(known, found, path, law))
+        return PathPosterior(*found, self._doubts(found, path, law))
 
-    def _given(self, gram: Denoised, path: PathGradients) -> tuple[Gaussian, tuple[Known, Score]]:
-        """Return the posterior given a second moment, and the law of the path's gradients that it rests on."""
+    def _law(self, gram: Denoised) -> PathLaw:
+        """Return the law of the path's gradients given a second moment."""
         metric = self.root @ self.root.T
-        norm = math.sqrt(
-            max(
-                float(np.trace(np.linalg.solve(metric, gram.gram))) / self.num_records,
-                1e-12,
-            )
-        )
+        mean_square = float(np.trace(np.linalg.solve(metric, gram.gram))) / self.num_records
         structure = None if self.metric is None else self.metric.structure
-        row = curvature.mean_row(
-            gram.gram,
+        return PathLaw(
             self.num_records,
-            None if structure is None else structure.constant,
+            metric,
+            self.prior_precision * np.eye(len(metric)),
+            gram,
+            dataclasses.replace(self.score, norm=math.sqrt(max(mean_square, LEAST_MEAN_SQUARE))),
+            self.scheme,
+            self.rate,
+            mean_row(gram.gram, self.num_records, None if structure is None else structure.constant),
         )
-        prior = self.prior_precision * np.eye(len(metric))
-        known = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
-        score = dataclasses.replace(self.score, norm=norm)
-        return conclude(path, known, gram, score), (known, score)
 
-    def _refined(
-        self,
-        gram: Denoised,
-        found: Gaussian,
-        path: PathGradients,
-        law: tuple[Known, Score],
-    ) -> Denoised:
+    def _refined(self, found: Gaussian, path: PathGradients, law: PathLaw) -> Denoised:
         """Return the second moment that the release and the path tell (``path_curvature.py``)."""
         assert self.metric is not None
-        known, score = law
-        here = expected(path, found.mean, known, gram, score)
+        mean = expected(path, found.mean, law)
         noisy = self.metric.noisy
-        response = here.response + here.slope * (noisy.gram - gram.gram)
+        response = mean.response + mean.slope * (noisy.gram - law.gram.gram)
         # The error of minibatches counts as isotropic in the metric, as long as in its longest direction.
-        batch = np.linalg.solve(known.metric, minibatch(here, path, known))
+        batch = np.linalg.solve(law.metric, minibatch(mean, path, law))
         longest = float(np.max(np.linalg.eigvals(batch).real))
         precisions = self.precisions / (1 + longest * self.squares / self.precisions)
         chains, _, d = self.positions.shape
         differences = path_curvature.Differences(
             self.positions.reshape(-1, d) - path.position,
             self.gradients.reshape(-1, d) - path.gradient,
-            np.broadcast_to(precisions, (chains, len(precisions))).ravel(),
-            known.metric,
+            np.tile(precisions, chains),
+            law.metric,
         )
-        return path_curvature.refined(noisy, self.metric.structure, differences, response, here.slope)
+        return path_curvature.refined(noisy, self.metric.structure, differences, response, mean.slope)
 
-    def _doubts(
-        self,
-        gram: Denoised,
-        found: Gaussian,
-        path: PathGradients,
-        law: tuple[Known, Score],
-    ) -> tuple[str, ...]:
+    def _doubts(self, found: Gaussian, path: PathGradients, law: PathLaw) -> tuple[str, ...]:
         """Return why intervals may not hold: clauses."""
-        known, score = law
-        square = float(found.mean @ gram.gram @ found.mean) / self.num_records
-        if (rare := rare_label(score.family, math.sqrt(max(square, 0.0)))) is not None:
+        square = float(found.mean @ law.gram.gram @ found.mean) / self.num_records
+        if (rare := rare_label(law.score.family, math.sqrt(max(square, 0.0)))) is not None:
             return (rare,)
-        here = expected(path, found.mean, known, gram, score)
-        noise = noise_of(here, path, known)
-        share = lost(found, here.local, here.fisher, noise, known.prior)
-        if share <= _LOST:
+        mean = expected(path, found.mean, law)
+        share = lost(found, mean.local, mean.fisher, noise_of(mean, path, law), law.prior)
+        if share <= MOST_LOST:
             return ()
         return (
             f"the noise of privacy leaves {share:.0%} of the coefficients to the prior, which the records may "
@@ -315,7 +306,7 @@ class Trace:
     def path(self) -> PathGradients:
         """Return the mean of the whole path, with weights 1/s_t²."""
         chains, _, d = self.positions.shape
-        weights = np.broadcast_to(self.precisions, (chains, len(self.precisions))).ravel()
+        weights = np.tile(self.precisions, chains)
         total = float(weights.sum())
         weights = weights / total
         share = chains * float(np.sum(self.squares)) / total**2
@@ -332,17 +323,17 @@ class Trace:
         away = path.position - found.mean
         squares = float(np.sum(gram * path.spread)), float(away @ gram @ away)
         wide = math.sqrt(max(squares) / self.num_records)
-        if wide > _WIDEST:
+        if wide > WIDEST_PATH:
             raise UnsupportedCombination(
-                f"noise_aware: logits of the path are {wide:.3g} from where the posterior is, and beyond {_WIDEST:g} "
-                "its gradients do not identify it; take a smaller step_size, a longer burn_in, a larger ε, or "
-                "mechanism noise_aware."
+                f"noise_aware: logits of the path are {wide:.3g} from where the posterior is, and beyond "
+                f"{WIDEST_PATH:g} its gradients do not identify it; take a smaller step_size, a longer burn_in, a "
+                "larger ε, or mechanism noise_aware."
             )
         far = math.sqrt(away @ np.linalg.solve(found.covariance, away) / len(away))
-        if far > _FARTHEST:
+        if far > MOST_STDS:
             raise UnsupportedCombination(
                 f"noise_aware: the path is {far:.3g} posterior standard deviations from the posterior's mean, and "
-                f"beyond {_FARTHEST:g} errors of the curvature matter; take more steps or a longer burn_in."
+                f"beyond {MOST_STDS:g} errors of the curvature matter; take more steps or a longer burn_in."
             )
 
     def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dpmcmc.inference.bounded_score import LabelBlind
-from dpmcmc.inference.curvature import AverageLaw
+from dpmcmc.inference.curvature import average_law
 from dpmcmc.inference.linear_score import Linear
 from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.predicted_width import noise_left, predicted, usual_spectrum
@@ -159,12 +159,12 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
     if plan.target.row_bound is None:
         return None
     predictors = (plan.target.prior_scale * plan.target.row_bound) ** 2 / 2
-    law, free = (AverageLaw.at(score, 0.0, predictors, clip / norm) for clip in (_clip(plan), math.inf))
-    if not (law.curvature > 0 and law.score > 0 and free.curvature > 0):
+    law, free = (average_law(score, predictors, clip / norm) for clip in (_clip(plan), math.inf))
+    if not (law.curvature > 0 and law.variance > 0 and free.curvature > 0):
         return None  # predictors so far out that float64 holds no curvature of theirs
     return _Law(
         law.curvature,
-        math.sqrt(law.curvature / law.score),
+        math.sqrt(law.curvature / law.variance),
         law.curvature / free.curvature,
     )
 

@@ -11,7 +11,7 @@ from scipy.special import expit
 from dpmcmc.inference import denoised_moment, normal_law
 from dpmcmc.inference.bounded_score import Law
 from dpmcmc.inference.count_score import Counts
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows
+from dpmcmc.inference.curvature import ScoredRows, average_law
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Local
@@ -40,7 +40,7 @@ def _unsquared(patch: Patch) -> None:
 
     def local(self: ScoredRows, theta: np.ndarray) -> Local:
         right, variance = real(self, theta), float(theta @ self.gram @ theta) / self.num_records
-        c = AverageLaw.at(self.score, 0.0, variance, self.limit).curvature
+        c = average_law(self.score, variance, self.limit).curvature
         return right._replace(curvature_error=lambda q: right.curvature_error(q) / c)
 
     patch.setattr(ScoredRows, "local", local)

@@ -16,7 +16,7 @@ from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.corrected_matrix import corrected
 from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.denoised_moment import Denoised
-from dpmcmc.inference.normal_law import GradientRelease, Local
+from dpmcmc.inference.normal_law import GradientRelease, Local, error_of_curvatures
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import (
     farthest_reach,
@@ -133,4 +133,6 @@ class ExpectedMetric(NamedTuple):
         lifted = curvature + root @ found.lift @ root
         zero = np.zeros(len(root))
         possible = turns @ lifted @ turns.swapaxes(-1, -2)
-        return Local(curvature, spread, np.zeros_like, possible).under(GradientRelease(zero, zero, noise), precision)
+        local = Local(curvature, spread, np.zeros_like)
+        added = error_of_curvatures(GradientRelease(zero, zero, noise), local, possible, precision)
+        return local._replace(curvature_error=lambda q: added)

@@ -106,7 +106,7 @@ class _Law:
     def bend(self, near: np.ndarray) -> np.ndarray:
         """Return by how much the mean gradient exceeds the linear one about a point, (d·K,)."""
         state = self.found.state
-        return state.known.beyond(*self.found.path.last(state.plan.latest), near)
+        return state.known.nonlinear_part(*self.found.path.last(state.plan.latest), near)
 
 
 def _with_shift(state: State, at: np.ndarray, release: GradientRelease) -> GradientRelease:

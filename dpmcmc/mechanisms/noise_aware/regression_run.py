@@ -19,7 +19,6 @@ from dpmcmc.inference import normal_law
 from dpmcmc.inference.corrected_matrix import Corrected, confirmed, corrected
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.normal_law import Gaussian
-from dpmcmc.inference.several_predictors import SeveralPredictors
 from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
@@ -71,10 +70,11 @@ class State:
     def known(self) -> ScoredRows:
         """What normal rows make of the score."""
         rows = self.rows
-        kind = ScoredRows if self.plan.score.size == 1 else SeveralPredictors
         score = self.learnt.score
         error = rows.moment.error
-        return kind(rows.owners.scored(score), rows.gram, rows.num_rows, rows.mean_row, score.limit, error, rows.offset)
+        return ScoredRows(
+            rows.owners.scored(score), rows.gram, rows.num_rows, rows.mean_row, score.limit, error, rows.offset
+        )
 
     @property
     def access(self) -> BoundedGradient:
@@ -147,8 +147,8 @@ class State:
         release = path.mean(count, self.rows.square)
         if self.plan.has_curvature:
             # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
-            bend = self.known.beyond(*path.last(count), now.mean)
-            release = release._replace(gradient=release.gradient - bend)
+            beyond = self.known.nonlinear_part(*path.last(count), now.mean)
+            release = release._replace(gradient=release.gradient - beyond)
             exact = dataclasses.replace(self.known, error=np.zeros_like)
             prior = self.rows.prior.best(release, exact.local(now.mean), now)
             # A step along a direction that is not well known is short, and no gradient counts less for the error of H:

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpmcmc.inference import normal_law, predicted_width
 from dpmcmc.inference.bounded_score import BoundedScore
+from dpmcmc.inference.curvature import average_law
 from dpmcmc.inference.denoised_moment import denoised, spiked
 from dpmcmc.inference.linear_score import Huber
-from dpmcmc.inference.several_predictors import average_law
 from dpmcmc.mechanisms.noise_aware.clipping import clipped_off
 from dpmcmc.mechanisms.noise_aware.expected_metric import ExpectedMetric
 from dpmcmc.mechanisms.noise_aware.gradients import Design
@@ -78,13 +78,13 @@ class ExpectedRun(NamedTuple):
         clip = clip_of(score, metric.norm, metric.longest)
         noise = (self.gradient_std * clip * self.owners.typical) ** 2 * metric.square
         if isinstance(score, Huber):
-            noise = noise + clipped_off(score.beyond, metric.gram, num_rows)
+            noise = noise + clipped_off(score.mean_beyond, metric.gram, num_rows)
         precision = np.eye(len(self.spectrum)) / self.prior_variance
         curvature = law.curvature * metric.gram
-        spread = law.score * metric.gram
+        spread = law.variance * metric.gram
         local = metric.local(curvature, spread, score, clip, law.curvature, noise, precision, num_rows)
         # Bounds aside, information is the curvature squared over the score's variance.
-        information = unbounded.curvature**2 / unbounded.score
+        information = unbounded.curvature**2 / unbounded.variance
         alone = np.diag(1 / (1 / self.prior_variance + information * self.spectrum))
         return predicted_width.predicted(local, noise, precision, alone).width()
 
