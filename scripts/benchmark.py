@@ -25,6 +25,7 @@ SECTIONS = (
     "steps",
     "growth",
     "compiling",
+    "main_job",
     "memory",
     "host",
     "safeguards",

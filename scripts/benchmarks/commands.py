@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,12 +21,14 @@ class Measured:
     Attributes:
         seconds: from its start to its end.
         peak_bytes: the most memory it held (``ru_maxrss``).
+        cpu_seconds: of all its threads.
         wall_seconds: what the run itself says: ``calibrate``, ``compile``, ``run``; empty for another command.
         failure: the last line it wrote to stderr where it failed, else None.
     """
 
     seconds: float
     peak_bytes: int
+    cpu_seconds: float = 0.0
     wall_seconds: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
 
@@ -38,7 +41,7 @@ def run_config(config: str, cache: Path) -> Measured:
         if measured.failure is not None:
             return measured
         wall = json.loads((out / "metrics.json").read_text()).get("wall_seconds", {})
-    return Measured(measured.seconds, measured.peak_bytes, wall)
+    return dataclasses.replace(measured, wall_seconds=wall)
 
 
 #: A new process is charged with the memory of the one that started it, so a small one stands between.
@@ -47,7 +50,8 @@ import json, resource, subprocess, sys, time
 started = time.perf_counter()
 status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
 seconds = time.perf_counter() - started
-print(json.dumps([status, seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss]))
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([status, seconds, used.ru_maxrss, used.ru_utime + used.ru_stime]))
 """
 
 
@@ -62,7 +66,7 @@ def process(arguments: list[str], cache: Path) -> Measured:
         text=True,
         check=True,
     )
-    status, seconds, peak = json.loads(done.stdout)
+    status, seconds, peak, cpu = json.loads(done.stdout)
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     unit = 1 if sys.platform == "darwin" else 1024
-    return Measured(seconds, peak * unit, failure=last if status else None)
+    return Measured(seconds, peak * unit, cpu, failure=last if status else None)
