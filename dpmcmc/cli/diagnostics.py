@@ -1,4 +1,4 @@
-"""What is computed from training records without privacy, for the data holder alone: ``confidential/diagnostics.json``.
+"""``confidential/diagnostics.json``: computed from training records without privacy, for the data holder alone.
 
 A fit without privacy may leave only where the records themselves may; ``saved.py`` says where it goes.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Draws, at most about, that score the training records, which are the largest table.
 _SCORING = 200
-#: Of records on disk or in partitions.
+#: Said of records on disk or in partitions.
 _SKIPPED = "Scores of the training records and the non-private fit would need all records at once, which lie on disk."
 #: The last fit of this process, its config and its records: configs of a sweep have one target and one set of records.
 _last: tuple[str, list[np.ndarray], Fit] | None = None

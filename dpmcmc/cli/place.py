@@ -187,7 +187,7 @@ def find_place(asked: RunOptions) -> tuple[Config, Place]:
     )
 
 
-#: What a start that was killed before the config was there may leave in ``confidential/``.
+#: Names in ``confidential/`` that a start leaves if it is killed before the config is there.
 _BEFORE_BEGIN = (CHECKPOINT, f"{CHECKPOINT}.lock")
 
 

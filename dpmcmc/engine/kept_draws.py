@@ -11,7 +11,7 @@ from dpmcmc.storage.pytree import PyTree
 
 
 class KeptDraws:
-    """What is kept of the chains of a plan.
+    """Draws that are kept of the chains of a plan.
 
     Attributes:
         pieces: kept (positions, infos) of each chunk that keeps a step, leaves (chains, draws, ...).

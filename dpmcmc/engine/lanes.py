@@ -125,6 +125,6 @@ def take_chunk(
         lane.states, *output = executable(lane.states, lane.chains, np.int32(first), noise, kept, given)
         return tuple(output)
 
-    if len(lanes) == 1:  # which an accelerator computes while the host goes on
+    if len(lanes) == 1:  # an accelerator computes it while the host goes on
         return [take(lanes[0])]
     return list(workers.map(lambda lane: jax.block_until_ready(take(lane)), lanes))

@@ -32,7 +32,7 @@ DrawnRandomness = tuple[StepRandomness, jax.Array]
 
 
 class Chain(NamedTuple):
-    """What the device is given about one chain, or about several of a run.
+    """Arguments of the device for one chain, or for several of a run.
 
     Attributes:
         numbers: of the plan that are arguments, by whose they are.

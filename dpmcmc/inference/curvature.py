@@ -14,7 +14,7 @@ which is Stein's identity of second order. It costs nothing beyond the Gram matr
 .2 to .5 of H where rows are not normal: ``corrected_matrix.py`` joins it to a noisy release of H or B.
 
 Averages over n are taken at ``normal_points``, whose mean is zero and whose covariance is exactly I: E[h (n² − 1)] is a
-difference, and B is positive semi-definite as the average is. What depends on the rows at two positions at once has no
+difference, and B is positive semi-definite as the average is. A quantity of the rows at two positions at once has no
 such rule, and is an average over ``normal_rows``.
 """
 

@@ -1,4 +1,4 @@
-"""Posterior from a chain's trace: points θ_k and the private gradients g̃_k that were released tfound.
+"""Posterior from a chain's trace: points θ_k and the private gradients g̃_k that were released there.
 
 With Σ_i over all records and κ(m, y) = w(m)(μ(m) − y)/φ the score of a record at its margin m = x·θ, weighted blindly
 to its label y, a step released
@@ -10,10 +10,10 @@ The mean of all steps, with weights ∝ 1/s_k² that sum to 1, is one gradient w
     ḡ = r(θ*) + score + noise,     score ~ N(0, B),   noise ~ N(0, V),   V = F²/Σ s_k⁻² + M Σ weights²,
 
 r(θ*) the path's mean of Σ_i w(μ(x_i·θ_k) − μ(x_i·θ*)) x_i/φ, and M the variance of a minibatch. Near the posterior's
-mean m, r(θ*) = r(m) − H(θ* − m), and ``normal_law.posterior`` concludes from tfound. It is iterated.
+mean m, r(θ*) = r(m) − H(θ* − m), and ``normal_law.posterior`` concludes from there. It is iterated.
 
-Rows enter as if they were normal with their second moment G and mean row x̄, which is 0 where no intercept is declared
-(``curvature.py``): with Σ = G/N − x̄x̄ᵀ, v = mᵀΣm and A = Σm/√v a row is x̄ + A t + e, and its margin under m is
+Rows are taken as normal, with their second moment G and mean row x̄ (``curvature.py``). x̄ is 0 where no intercept is
+declared. With Σ = G/N − x̄x̄ᵀ, v = mᵀΣm and A = Σm/√v a row is x̄ + A t + e, and its margin under m is
 a = x·m = x̄·m + √v t. With δ = θ̄ − m, the point where the path is on average adds x·δ = x̄·δ + (A·δ) t + e·δ to the
 margin, and the path's spread about θ̄ an independent normal. So z = x·θ_k = a + x̄·δ + (A·δ) t + ςε with
 ς² = δᵀΣδ − (A·δ)² + tr(G·spread)/N, and by Stein's identity
@@ -121,7 +121,7 @@ class PathGradients(NamedTuple):
 
 
 class PathLaw(NamedTuple):
-    """What is known of a run besides its path.
+    """Facts of a run besides its path.
 
     Attributes:
         num_records: N.

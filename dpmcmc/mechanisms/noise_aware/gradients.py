@@ -353,7 +353,8 @@ class BoundedGradient:
         """Return ψ of rows, (n,) or (n, K)."""
         return within_limit(self.score.residual(at.eta, at.y, at.limit), at.limit)
 
-    # What some records add to each sum, in integers; see ``record_sums.py``. Positions are those of :meth:`columns`.
+    # Each method returns integers that some records add to a sum (``record_sums.py``). Positions are those of
+    # :meth:`columns`.
 
     def added_rows(self, longest: float, records: Any) -> tuple[np.ndarray, ...]:
         """Return z zᵀ/R², (d, d), of rows scaled to R = ``longest`` where they are longer."""

@@ -228,7 +228,7 @@ def _left_out(state: State, posterior: Gaussian) -> list[str]:
     ]
 
 
-# What the evidence says besides.
+# Further facts of the evidence.
 
 
 def _rare(state: State, posterior: Gaussian) -> np.ndarray:

@@ -1,4 +1,4 @@
-r"""What regressions with a bounded score release, and how the budget is shared among the releases; all of it is public.
+r"""Releases of a regression with a bounded score, and how they share the budget; all of it is public.
 
 With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum over records at a public position:
 

@@ -1,4 +1,4 @@
-"""What a run releases of rows alone, and what follows: the metric, the bounds in it, and the prior."""
+"""Releases of rows alone, and what follows from them: the metric, the bounds in it, and the prior."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpmcmc.privacy.query.record_sums import Records
 
 @dataclass(frozen=True)
 class ReleasedRows:
-    """What was released of rows, all public but ``records``.
+    """Releases of rows; all is public but ``records``.
 
     Attributes:
         records: with the norms of their rows in the metric; sums alone can be asked of them.

@@ -50,7 +50,7 @@ _LEAST_TRACE_RATIO = 0.1
 
 @dataclass(frozen=True)
 class State:
-    """What was released so far.
+    """State of a run: its releases so far.
 
     Attributes:
         plan: public facts.
@@ -68,7 +68,7 @@ class State:
 
     @functools.cached_property
     def known(self) -> ScoredRows:
-        """What normal rows make of the score."""
+        """Law of the score under normal rows."""
         rows = self.rows
         score = self.learnt.score
         error = rows.moment.error
