@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import minimize
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
@@ -110,6 +109,8 @@ def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> M
     Raises:
         ValueError: the search left the finite numbers.
     """
+    from scipy.optimize import minimize  # a tenth of a second to import, and runs that fit nothing do not need it
+
     check_not_forked()
     records = jax.tree.map(jnp.asarray, records)
     start, unravel = ravel_pytree(target.init(jax.random.key(0)))
