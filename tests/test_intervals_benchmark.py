@@ -121,7 +121,8 @@ def stand_in(scale=1.0, shift=0.0, usable=("prediction", "intervals"), error=Non
             ends = {"5 %": (theta - half)[::-1], "95 %": (theta + half)[::-1]}
             return SimpleNamespace(to_dict=lambda: {"name": [*names, "intercept"][::-1], **ends})
 
-        return SimpleNamespace(summary=summary, usable_for=list(usable), plan=None)
+        plan, verdict = SimpleNamespace(release=None), SimpleNamespace(predicted_width=None)
+        return SimpleNamespace(summary=summary, usable_for=list(usable), plan=plan, verdict=verdict)
 
     return fit
 

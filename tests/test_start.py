@@ -56,7 +56,7 @@ PROGRAM = """
     RunFolder.write = written
     from dpmcmc.cli.commands import main
     code = main(["run", "two_normals", "--quiet", "--out", sys.argv[1]])
-    check("run", "flax", "numpyro", "scipy.optimize", "scipy.stats", "sklearn")
+    check("run", "flax", "numpyro", "scipy.stats", "sklearn")
     assert "matplotlib" in sys.modules, "the check looks for names that no library has"
     sys.exit(code)
 """

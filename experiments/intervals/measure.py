@@ -120,7 +120,7 @@ def _reference(name: str, records: int, table: int, precision: float | None) -> 
 def predicted_width(result: dpmcmc.Result) -> float:
     """Return the width over that of the non-private fit as the plan predicts it, of a range its geometric mean."""
     found = result.plan.settings.get("predicted_width") if result.plan.release is not None else None
-    if found is None and result.plan is not None:
+    if found is None:
         found = result.verdict.predicted_width
     if found is None:
         return math.nan
