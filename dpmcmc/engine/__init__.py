@@ -6,7 +6,8 @@
 ``chains``        a sampler's run;  ``chain_checks`` and ``commits`` of it
 ``steps``         its steps, compiled, tested and taken chunk by chunk;  ``kept_draws`` of them
 ``program``       the step of one chain: selection, query, sampler;  ``recorded`` sums of it
-``device_calls``  a chunk of steps of many chains;  ``lanes`` of chains, one a core;  ``rows_on_disk`` beyond memory
+``device_calls``  a chunk of steps of many chains;  ``lanes`` of chains, one a core;  ``rows_on_disk`` beyond memory;
+                  ``drawn_ahead`` what an idle core draws
 ``compilation``   what is compiled of a program, and kept;  ``sizes`` of what is computed at a time
 ``devices``       kinds of device;  the ``mesh`` of a run;  ``processes`` that share it
 ``partitions``    records of a table in partitions, of which sums alone are asked;  ``workers`` that compute on them

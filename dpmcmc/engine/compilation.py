@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpmcmc.engine.device_calls import DeviceCalls, Shape
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
 from dpmcmc.engine.program import Chain, DrawnRandomness, Program, of_each
+from dpmcmc.engine.sizes import ONE_THREAD
 from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
@@ -37,14 +38,16 @@ class Compiled:
         draw: of :class:`DeviceCalls`, jitted.
         chunk: of :class:`DeviceCalls`, jitted.
         executable: ``chunk``, compiled or from a cache; None until :meth:`compile_chunk`.
+        drawing: ``draw``, compiled or from a cache, where a thread draws; None until :meth:`compile_draw`.
         tested: whether it has passed its self-test (``self_test.py``).
     """
 
     prepared: Callable[[PyTree], PyTree]
     start: Callable[[Chain], PyTree]
-    draw: Callable[..., DrawnRandomness]
+    draw: jax.stages.Wrapped
     chunk: jax.stages.Wrapped
     executable: jax.stages.Compiled | None = None
+    drawing: jax.stages.Compiled | None = None
     tested: bool = False
 
     def compile_chunk(self, arguments: tuple[PyTree, ...], options: Options) -> jax.stages.Compiled:
@@ -52,6 +55,11 @@ class Compiled:
         if self.executable is None:
             self.executable = self.chunk.lower(*arguments).compile(options)
         return self.executable
+
+    def compile_draw(self, *arguments: PyTree) -> None:
+        """Compile ``draw``: a thread does not know the device that this one has chosen, and an executable does."""
+        if self.drawing is None:
+            self.drawing = self.draw.lower(*arguments).compile()
 
 
 def compiled(program: Program, shape: Shape, arguments: Hashable = None) -> Compiled:
@@ -90,7 +98,7 @@ def _compile_cached(program: Program, shape: Shape, arguments: Hashable) -> Comp
         start=jax.jit(
             jax.vmap(program.start, in_axes=(of_each(0, None),)), compiler_options=RUN_ONCE, out_shardings=by_chain
         ),
-        draw=jax.jit(here(draw)),
+        draw=jax.jit(here(draw), compiler_options=ONE_THREAD if shape.ahead else None),
         chunk=jax.jit(here(chunk), donate_argnums=(0,), in_shardings=held),
     )
 

@@ -26,11 +26,13 @@ class Shape(NamedTuple):
         steps: of a chunk.
         drawn: steps of a group, whose randomness is drawn together; divides the steps.
         together: chains that take a chunk side by side; divides the chains of a call (``lanes.py``).
+        ahead: whether a chunk is given its randomness (``drawn_ahead.py``).
     """
 
     steps: int
     drawn: int
     together: int
+    ahead: bool = False
 
 
 class DeviceCalls:
@@ -77,7 +79,8 @@ class DeviceCalls:
             first: first step of the chunk.
             noise_std: of each step.
             kept: offsets of the steps to keep, (room,).
-            given: records; or where they are on disk (rows (steps, chains, slots, ...), what :meth:`draw` gave).
+            given: records; or (records, what :meth:`draw` gave), where it is drawn ahead; or (rows (steps, chains,
+                slots, ...), what :meth:`draw` gave), where records are on disk.
 
         Returns:
             (states, kept (positions, infos), leaves (room, chains, ...), whether each chain is finite, norms of the
@@ -126,12 +129,13 @@ class DeviceCalls:
     ) -> tuple[PyTree, PyTree]:
         """(states after the steps, kept (positions, infos)) of chains that take them side by side."""
         supplied = self._program.supplied
-        rows, drawn = given if supplied else (None, None)
+        records, drawn = given if supplied or self._shape.ahead else (given, None)
+        rows = records if supplied else None
 
         def step(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
             (t, noise_std), drawn, rows = its
-            records = rows if supplied else given
-            states, info = self._advance_chains(chains, states, t, noise_std, records, drawn)
+            read = rows if supplied else records
+            states, info = self._advance_chains(chains, states, t, noise_std, read, drawn)
             return states, (states.position, info)
 
         def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:

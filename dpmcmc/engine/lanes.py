@@ -72,6 +72,8 @@ def layout_of(program: Program, count: int, each: int, places: int | None = None
     # Chains that read rows of their own, in place, have nothing in common but the program.
     alone = program.slots < program.num_records and sizes.model_sums_rows(program)
     most = max(_CACHE // each, min(1 if alone else _FEW, _MOST_WORK // each), 1)
+    if program.supplied:  # the rows of a chunk are read for all chains of a lane
+        most = count
     if places is None:
         lanes = min(sizes.cores(program.platform), count)
         chains = math.ceil(count / lanes)

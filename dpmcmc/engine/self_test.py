@@ -132,7 +132,7 @@ def check_steps(
     reference: _Reference | None = None
     given = None
     if not program.supplied:
-        given = functions.prepared(made_up if mesh is None else spread(made_up, mesh, DATA))
+        given = prepared = functions.prepared(made_up if mesh is None else spread(made_up, mesh, DATA))
     for key in range(_KEYS):
         known = _known_chains(chains, key, steps)
         chain = known._replace(chain=known.chain[0], start=jax.tree.map(_first, known.start))
@@ -143,6 +143,8 @@ def check_steps(
             reference = _Reference(program, chain, begin, made_up, noise[:steps])
         if program.supplied:
             given = Supply(made_up, functions.draw, mesh).read(known, 0, noise)
+        if functions.drawing is not None:
+            given = prepared, functions.drawing(known, np.int32(0), noise)
         states, output, *_ = executable(states, known, np.int32(0), noise, kept, given)
         found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
         if reference.agrees(chain, begin, found):

@@ -61,6 +61,11 @@ def compiler_options(lane_work: int, lanes: int, platform: str, sums_rows: bool 
     return VECTORS if idle and lane_work > _WORK_OF_ONE_CORE else ONE_THREAD
 
 
+def draws_ahead(lane_work: int, lanes: int, platform: str, sums_rows: bool = True) -> bool:
+    """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
+    return lanes < cores(platform) and compiler_options(lane_work, lanes, platform, sums_rows) == ONE_THREAD
+
+
 def cores(platform: str) -> int:
     """Cores that one CPU device computes on; an accelerator is one."""
     return usable_cores() if platform == "cpu" else 1

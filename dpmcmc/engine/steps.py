@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from dpmcmc.engine import sizes
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.compilation import compiled
 from dpmcmc.engine.device_calls import Shape
+from dpmcmc.engine.drawn_ahead import DrawnAhead
 from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.engine.lanes import Lane, layout_of
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
@@ -78,26 +79,29 @@ class Steps:
         position = jax.eval_shape(run.target.init, jax.random.key(0))
         each = sizes.chain_bytes(self._program, position, self._shapes)
         self.layout = layout_of(self._program, run.plan.chains, each, None if point is None else point.shape[0])
-        self.shape = self._shape_of(position, each)
-        self._room = self.shape.steps // run.plan.thin + 1
         work = each * self.layout.places // self.layout.lanes
-        sums_rows = sizes.model_sums_rows(self._program)
-        self._options = sizes.compiler_options(work, self.layout.lanes, program.platform, sums_rows)
+        on_lanes = work, self.layout.lanes, program.platform, sizes.model_sums_rows(self._program)
+        self._options = sizes.compiler_options(*on_lanes)
+        alone = program.mesh is None and not self._program.supplied and self.layout.together == self.layout.chains
+        self.shape = self._shape_of(position, each, alone and sizes.draws_ahead(*on_lanes))
+        self._room = self.shape.steps // run.plan.thin + 1
         self._chains = self._chains_of(0)
         facts = (self.layout, self._room, tuple(self._options.items()), _facts((self._chains, records)))
         self._functions = compiled(self._program, self.shape, facts)
 
-    def _shape_of(self, position: PyTree, each: int) -> Shape:
+    def _shape_of(self, position: PyTree, each: int, ahead: bool) -> Shape:
         program, plan, places = self._program, self._run.plan, self.layout.places
         left = num_bytes(position)
         random = sizes.random_bytes(program, position)
+        if program.supplied or ahead:
+            left += random
         if program.supplied:
-            left += random + program.slots * num_bytes(self._shapes) // program.num_records
+            left += program.slots * num_bytes(self._shapes) // program.num_records
         width = sizes.chunk_steps(plan.steps, left * places, each * places)
         if self.point is not None:
             width = self.point.shape[1]
         together = self.layout.together
-        return Shape(width, sizes.drawn_steps(width, random * together, program.platform), together)
+        return Shape(width, sizes.drawn_steps(width, random * together, program.platform), together, ahead)
 
     def _chains_of(self, lane: int) -> Chain:
         """Chains of a lane, on their devices; beyond the last one, copies of it."""
@@ -117,6 +121,8 @@ class Steps:
         functions = self._functions
         with traced_for(self._program.platform):
             executable = functions.compile_chunk(self.arguments(), self._options)
+            if self.shape.ahead:
+                functions.compile_draw(self._chains, np.int32(0), self._schedule(0)[0])
         if self._run.secret and self._run.plan.guarantee is not None and not functions.tested:
             noise, _ = self._schedule(0)
             check_steps(self._program, functions, executable, self._chains, noise, self._room, self._shapes)
@@ -132,6 +138,8 @@ class Steps:
             given = Supply(self._shapes, functions.draw, self._program.mesh).shapes(self._chains, noise)
         else:
             given = jax.eval_shape(functions.prepared, self._padded(self._shapes))
+        if self.shape.ahead:
+            given = given, jax.eval_shape(functions.draw, self._chains, np.int32(0), noise)
         return states, self._chains, np.int32(0), noise, kept, given
 
     def _padded(self, shapes: PyTree) -> PyTree:
@@ -168,7 +176,6 @@ class Steps:
             draws.pieces = [jax.tree.unflatten(structure, leaves) for leaves in self.point.pieces]
             draws.norms = np.array(self.point.norms)
             first = run.plan.steps if self.point.complete else self.point.step
-        lanes = self._lanes(records)
         width = self.shape.steps
         waiting: tuple[int, list[tuple]] | None = None
 
@@ -177,7 +184,9 @@ class Steps:
             if report is not None:
                 report(min(chunk[0] + width, run.plan.steps))
 
-        with ThreadPoolExecutor(len(lanes), "lane") as workers:
+        # A thread of each lane takes its steps, and one draws ahead.
+        with ThreadPoolExecutor(2 * self.layout.lanes, "lane") as workers:
+            lanes = self._lanes(records, workers)
             for at in range(first, run.plan.steps, width):
                 outputs = lane_calls.take_chunk(workers, executable, lanes, at, *self._schedule(at))
                 if waiting is not None:
@@ -193,21 +202,28 @@ class Steps:
             handed_out(waiting)
         return draws
 
-    def _given(self, records: PyTree) -> Callable[[Chain, int, np.ndarray], PyTree]:
-        """Return what gives a chunk of chains its records, by first step and noise."""
-        mesh = self._program.mesh
+    def _given(self, records: PyTree, workers: Executor) -> Callable[[Chain, int, np.ndarray], PyTree]:
+        """Return what gives a chunk of a lane its records, by first step and noise; ``records`` are prepared."""
         if self._program.supplied:
-            return Supply(records, self._functions.draw, mesh).read
-        prepared = self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
-        return lambda *_: prepared
+            return Supply(records, self._functions.draw, self._program.mesh).read
+        if self.shape.ahead:
+            assert self._functions.drawing is not None
+            return DrawnAhead(records, self._functions.drawing, self._noise_from, self.shape.steps, workers).read
+        return lambda *_: records
 
-    def _lanes(self, records: PyTree) -> list[Lane]:
+    def _noise_from(self, first: int) -> np.ndarray | None:
+        """Noise of each step of the chunk that begins there; None beyond the last one."""
+        return self._schedule(first)[0] if first < self._run.plan.steps else None
+
+    def _lanes(self, records: PyTree, workers: Executor) -> list[Lane]:
         """Lanes of the chains, where the run begins or goes on."""
         mesh = self._program.mesh
-        given = self._given(records)
         size = self.layout.chains
+        if not self._program.supplied:
+            records = self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
         found = []
         for k in range(self.layout.lanes):
+            given = self._given(records, workers)
             chains = self._chains_of(k)
             states = self._functions.start(chains)
             if self.point is not None and self.point.states is not None:
