@@ -13,6 +13,7 @@ up to the intercept's, so G v = 0 for v = (a block's indicator) − (the interce
 from __future__ import annotations
 
 import functools
+import threading
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,6 +175,8 @@ def projected(
     trace = estimate.trace
     nearest = project(estimate.gram, trace, structure)
     scale = (estimate.trace_std / trace) ** 2
+    # A thread may ask for the error while another makes it.
+    once = threading.Lock()
 
     @functools.cache
     def of_shape() -> Callable[[np.ndarray], np.ndarray]:
@@ -181,7 +184,9 @@ def projected(
 
     @on_one_blas_thread
     def error(q: np.ndarray) -> np.ndarray:
-        return of_shape()(q) + scale * nearest @ q @ nearest
+        with once:
+            moved = of_shape()
+        return moved(q) + scale * nearest @ q @ nearest
 
     return Denoised(nearest, error)
 
