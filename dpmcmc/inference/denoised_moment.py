@@ -13,8 +13,8 @@ up to the intercept's, so G v = 0 for v = (a block's indicator) − (the interce
 from __future__ import annotations
 
 import functools
-import threading
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
