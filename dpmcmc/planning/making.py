@@ -213,7 +213,7 @@ def _starts(after: Guarantee | Plan | None, privacy: Privacy | None) -> tuple[St
             f"after: a run starts at one draw of a mechanism, not at {after.draws} of {after.label}",
             "after",
         )
-    return after.stages
+    return (after.release.replaced(verdict=after.verdict),)
 
 
 def _check_curvature(curvature: float | None) -> None:

@@ -6,16 +6,14 @@ It is a plan by itself, or the first of two stages, whose draw every chain start
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
 from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.stages import Stage
-from dpmcmc.planning.verdict import with_verdict
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_up
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +26,15 @@ class MechanismRelease(Stage):
         settings: public numbers that were settled (temper, noise std, ...), for people and for ``plan.json``.
         draws: how many draws leave.
         candidates: plans that are carried out within the release, of which it chooses one.
+        verdict: on the draws by themselves, where a run starts from one.
     """
 
     mechanism: Any
     guarantee: Guarantee
     settings: dict[str, float]
     draws: int = 1
-    candidates: tuple[Plan, ...] = ()
+    candidates: tuple[Any, ...] = ()
+    verdict: Verdict = UNJUDGED
 
     @property
     def charged_draws(self) -> int:
@@ -58,29 +58,29 @@ class MechanismRelease(Stage):
         samplers = (one.run.sampler for one in self.candidates if one.run is not None)
         return (*samplers, self.mechanism)
 
-    def sections(self, plan: Plan) -> dict[str, Any]:
+    def sections(self, plan: WholePlan) -> dict[str, Any]:
         """Return ``mechanism``, or ``start`` where a chain starts from it."""
         name = "mechanism" if self is plan.release else "start"
         return {name: section(self.mechanism)}
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return the mechanism; where a chain starts from its draw, its price and settings too."""
         if self is plan.release:
             return [("mechanism", repr(self.mechanism))]
         drawn = f"every chain starts at one draw of {self.label}, which alone has epsilon "
         return [("start", f"{drawn}{round_up(self.guarantee.epsilon)}; its settings: {self._settings}")]
 
-    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return the numbers that were settled."""
         return [("settings", self._settings)] if self is plan.release else []
 
-    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
         """Return the mechanism and its settings; where a chain starts from its draw, a plan of its own."""
         if self is not plan.release:
-            return {"start": with_verdict(plan.alone(self)).to_json(secret)}
+            return {"start": plan.alone(self).to_json(secret)}
         return {"mechanism": repr(self.mechanism), "draws": self.draws, "settings": self.settings}
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, plan: WholePlan) -> dict[str, object]:
         """Return what a verifier needs beside the guarantee."""
         return {
             "in_floats": self.mechanism.in_floats,

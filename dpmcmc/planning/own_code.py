@@ -12,15 +12,13 @@ import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.samplers.base import missing_of
 from dpmcmc.storage.fingerprint import enclosed
 from dpmcmc.targets.base import missing_of_target, target_offers
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 #: Sums that the query takes from a target as they are.
 _SUMS = ("clipped_gradient_sum", "longest_labels", "prepared", "zeros_are_absent")
@@ -40,7 +38,7 @@ _HOLDERS = (tuple, list, set, frozenset)
 _VALUES = sys.stdlib_module_names | {"flax", "jax", "jaxlib", "numpy"}
 
 
-def assumed(plan: Plan) -> tuple[str, ...]:
+def assumed(plan: WholePlan) -> tuple[str, ...]:
     """Return what the guarantee of a plan assumes of code that dpmcmc does not ship; empty where there is none."""
     *before, last = plan.stages
     # A stage or a plan with a guarantee of its own has its assumptions there.

@@ -102,7 +102,7 @@ class Plan:
         """Return the plan of one stage, on the same target and records."""
         if len(self.stages) == 1:
             return self
-        return replace(self, stages=(stage,), schema=None, reasons=())
+        return replace(self, stages=(stage,), schema=None, reasons=(), verdict=stage.verdict)
 
     @property
     def guarantee(self) -> Guarantee | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import Gt, Lt
 
@@ -28,6 +28,7 @@ from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
 from dpmcmc.planning.settings_json import settings
 from dpmcmc.planning.stages import Stage
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.events import Event
@@ -39,9 +40,6 @@ from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 #: κ where it is not given: a logistic gradient is about half as long as its row.
 _CLIP_RATIOS: dict[MetricName, float] = {"gram": 0.5, "second_moment": 1.0}
@@ -124,15 +122,15 @@ class PlannedMetric(Stage):
         """The charge of its release: events, and how many numbers have integer noise."""
         return Earlier(self.events, self.release.numbers)
 
-    def sections(self, plan: Plan) -> dict[str, Any]:
+    def sections(self, plan: WholePlan) -> dict[str, Any]:
         """Return the section ``metric``."""
         return {"metric": settings(self.asked)}
 
-    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``, which says nothing of the run's keys."""
         return self.facts(plan)
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, plan: WholePlan) -> dict[str, object]:
         """Return its part of ``privacy.json``."""
         numbers = {
             "name": self.asked.name,
@@ -146,7 +144,7 @@ class PlannedMetric(Stage):
         }
         return {"metric": numbers}
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return what is released, and what follows in its units."""
         what = "rows" if self.asked.of_rows else "gradients at the start"
         said = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dpmcmc.planning.noise import Noise
 from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.planning.settings_json import section, settings
 from dpmcmc.planning.stages import Stage
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
@@ -20,9 +21,6 @@ from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 #: Temperatures that differ less are one.
 _SAME = 1e-3
@@ -86,7 +84,7 @@ class SamplerRun(Stage):
         """Sampler and noise."""
         return (self.sampler, self.noise.noise_std)
 
-    def sections(self, plan: Plan) -> dict[str, Any]:
+    def sections(self, plan: WholePlan) -> dict[str, Any]:
         """Return sampler, sampling, run and privacy."""
         counts = {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin}
         promise = {} if self.noise.promise is None else {"privacy": settings(self.noise.promise)}
@@ -97,7 +95,7 @@ class SamplerRun(Stage):
             **promise,
         }
 
-    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
         """Return the run in numbers."""
         noise = self.noise
         clipping = "label_blind" if plan.label_blind else "residual"
@@ -118,7 +116,7 @@ class SamplerRun(Stage):
             "private_time": None if plan.optimises else plan.private_time,
         }
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, plan: WholePlan) -> dict[str, object]:
         """Return what a verifier needs beside the guarantee."""
         noise = self.noise
         return {
@@ -132,7 +130,7 @@ class SamplerRun(Stage):
             "free_fraction": None if noise.promise is None else noise.free_fraction,
         }
 
-    def _drawn(self, plan: Plan) -> dict[str, object]:
+    def _drawn(self, plan: WholePlan) -> dict[str, object]:
         return {
             "scheme": self.sampling.scheme,
             "batch_size": plan.batch_size,
@@ -140,7 +138,7 @@ class SamplerRun(Stage):
             "slots": self.noise.slots,
         }
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return the sampler, its batches and its steps."""
         rate = self.sampling.rate(plan.num_records)
         batch = f"all {plan.num_records:,} records"
@@ -162,7 +160,7 @@ class SamplerRun(Stage):
             ("steps", steps),
         ]
 
-    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return the noise of privacy, and the temperature and the Langevin time that follow."""
         heat = _range(plan.temperatures)
         z = self.noise.noise_multipliers
@@ -201,7 +199,7 @@ def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
     return [[int(t), float(values[t])] for t in changes]
 
 
-def _thesis_line(plan: Plan, z: np.ndarray, promise: Privacy) -> str:
+def _thesis_line(plan: WholePlan, z: np.ndarray, promise: Privacy) -> str:
     needed, failed = plan.thesis_multiplier
     if needed is None:
         return str(failed)
@@ -214,7 +212,7 @@ def _thesis_line(plan: Plan, z: np.ndarray, promise: Privacy) -> str:
     return line if failed is None else f"{line}, and does not apply: {failed}"
 
 
-def _free_line(plan: Plan) -> str:
+def _free_line(plan: WholePlan) -> str:
     if plan.free_fraction == 1:
         cost = "" if INTERVALS in plan.usable_for else "; clipping and a short run still rule out intervals (see there)"
         return f"privacy is free: at every step the sampler's own noise is at least what privacy needs{cost}"
@@ -232,7 +230,7 @@ def _range(values: np.ndarray) -> str:
     return f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
 
 
-def _temperature_line(plan: Plan, heat: str) -> str:
+def _temperature_line(plan: WholePlan, heat: str) -> str:
     own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
     of_what = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
@@ -244,7 +242,7 @@ def _temperature_line(plan: Plan, heat: str) -> str:
     return _with_minibatches(plan, line)
 
 
-def _with_minibatches(plan: Plan, line: str) -> str:
+def _with_minibatches(plan: WholePlan, line: str) -> str:
     """Return a line on temperature with how wide draws are by it, and with what minibatches add."""
     line += _width_clause(plan.temperatures[plan.burn_in :])
     # A sampler that is told the rate allows for minibatch noise itself.
@@ -268,7 +266,7 @@ def _width_clause(temperatures: np.ndarray) -> str:
     return f"; draws of a chain that has mixed are {wide}"
 
 
-def _time_line(plan: Plan) -> str:
+def _time_line(plan: WholePlan) -> str:
     bought = plan.private_time
     assert bought is not None
     used = plan.time

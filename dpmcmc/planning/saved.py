@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 
@@ -11,13 +11,11 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.description import labelled
 from dpmcmc.planning.stages import Stage
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
 from dpmcmc.targets.base import Target, TargetOffers
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -86,21 +84,21 @@ class SavedRun(Stage):
         """Return itself: a guarantee that was read back holds the assumptions that it was released under."""
         return self
 
-    def sections(self, plan: Plan) -> dict[str, Any]:
+    def sections(self, plan: WholePlan) -> dict[str, Any]:
         """Return the sections of the config that made the plan."""
         made: dict[str, Any] = self.stated_plan["config"]
         return made
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return what was run."""
         said = self.stated_plan
         return [(name, str(said[name])) for name in ("sampler", "mechanism") if said.get(name)]
 
-    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return that there is no guarantee, where there is none."""
         return labelled("guarantee", "none" if self.guarantee is None else "")
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, plan: WholePlan) -> dict[str, object]:
         """Return the content of ``privacy.json``."""
         return self.stated_facts
 

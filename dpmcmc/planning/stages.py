@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
+from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 
 class Stage:
@@ -29,6 +28,7 @@ class Stage:
     Attributes:
         guarantee: of everything that leaves with this stage and before it; None of a stage that has none of its own.
         draws: that leave where it is the last stage.
+        verdict: on what it releases by itself.
 
     Example:
         >>> import dpmcmc
@@ -41,6 +41,7 @@ class Stage:
 
     guarantee: Guarantee | None
     draws: int
+    verdict: Verdict = UNJUDGED
 
     @property
     def label(self) -> str:
@@ -63,7 +64,7 @@ class Stage:
         return ()
 
     @property
-    def candidates(self) -> tuple[Plan, ...]:
+    def candidates(self) -> tuple[Any, ...]:
         """Plans that are carried out within it, each with a guarantee of its own."""
         return ()
 
@@ -73,23 +74,23 @@ class Stage:
         assert self.guarantee is not None
         return Earlier.of(self.guarantee)
 
-    def sections(self, plan: Plan) -> dict[str, Any]:
+    def sections(self, plan: WholePlan) -> dict[str, Any]:
         """Return the sections of the config that makes it, by name."""
         return {}
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return (label, sentence) pairs that say to a person what it does."""
         return []
 
-    def costs(self, plan: Plan) -> list[tuple[str, str]]:
+    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return (label, sentence) pairs that stand after the guarantee: what privacy costs and buys."""
         return []
 
-    def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
+    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``, by key; ``secret`` as in ``Plan.to_json``."""
         return {}
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, plan: WholePlan) -> dict[str, object]:
         """Return its part of ``privacy.json``, by key."""
         return {}
 
@@ -114,6 +115,6 @@ class GivenStarts(Stage):
 
     guarantee: Guarantee
 
-    def lines(self, plan: Plan) -> list[tuple[str, str]]:
+    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
         """Return whose cost the guarantee covers."""
         return [("starts", f"private ones, which sample is given; the guarantee covers their {self.guarantee}")]
