@@ -15,6 +15,7 @@ known. Its groups are:
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -137,18 +138,21 @@ def content(made: Mapping[str, xarray.Dataset], metric: ReleasedMetric | None) -
         made: data sets by the name of their group.
         metric: that the run released, the group ``metric``: its arrays, and an attribute ``facts`` of JSON; or None.
     """
+    import h5netcdf
     import xarray
 
     groups = dict(made)
     if metric is not None:
         matrices = {name: (("row", "column"), array) for name, array in metric.arrays().items()}
         groups["metric"] = xarray.Dataset(matrices, attrs={"facts": json.dumps(metric.facts())})
-    texts = {
-        f"/{name}": {text: {"dtype": "S1"} for text, variable in group.variables.items() if variable.dtype.kind == "U"}
-        for name, group in groups.items()
-    }
-    # In memory, since HDF5 crashes where the disk fills up.
-    return bytes(xarray.DataTree.from_dict(groups).to_netcdf(engine="h5netcdf", encoding=texts))
+    stored = io.BytesIO()  # in memory, since HDF5 crashes where the disk fills up
+    with h5netcdf.File(stored, "w") as file:
+        for name, group in groups.items():
+            texts = {text: {"dtype": "S1"} for text, each in group.variables.items() if each.dtype.kind == "U"}
+            # A lock would be one of the cluster's in a worker of Dask, and would not know a file in memory.
+            store = xarray.backends.H5NetCDFStore(file.create_group(name), mode="a", lock=False)
+            group.dump_to_store(store, encoding=texts)
+    return stored.getvalue()
 
 
 def _dataset(tree: PyTree, columns: Sequence[str] | None, said: dict[str, str | float]) -> xarray.Dataset:
