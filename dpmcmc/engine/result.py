@@ -476,7 +476,8 @@ class Result:
 
         Args:
             folder: new or empty. Without a finite guarantee what is made is readable by its owner alone. A run that
-                adds files of its own gives its RunFolder, states the cost and the plan in it before, and seals it.
+                adds files of its own gives its RunFolder, which gets the draws and what rests on them; it states cost and
+                plan before, adds its metrics and page, and seals it.
             public: whether the records are public, so that draws without a guarantee may be published too.
             day: that the files bear, on which the run began; None: today.
 
@@ -485,7 +486,8 @@ class Result:
             OSError: it cannot be written.
         """
         if isinstance(folder, RunFolder):
-            return self._write(folder, None)
+            self._write_draws(folder)
+            return folder.folder
         check_free(folder)
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
         opened = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
@@ -493,21 +495,20 @@ class Result:
         circumstances = Circumstances.of_plan(self.plan, public)
         opened.state(said)
         opened.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json())
-        self._write(opened, circumstances)
+        self._write_draws(opened)
+        opened.json("metrics.json", {**self.diagnostics, **self.verdict.to_json(), "device": self.device})
+        opened.write(PAGE, self.page(Context(title(self.plan), opened.day, circumstances=circumstances)))
         opened.seal(said)
         return opened.folder
 
-    def _write(self, folder: RunFolder, circumstances: Circumstances | None) -> Path:
-        """Write draws, what rests on them, and what is said of them; return the folder."""
+    def _write_draws(self, folder: RunFolder) -> None:
+        """Write draws and what rests on them."""
         folder.write("draws.nc", netcdf(self))
         if self.evidence is not None:
             folder.write(EVIDENCE_FILE, self.evidence.content())
         if self.means is not None:
             with contextlib.suppress(UnsupportedCombination):  # no posterior follows from the path
                 folder.write(TRACE_FILE, self.trace.content())
-        folder.json("metrics.json", {**self.diagnostics, **self.verdict.to_json(), "device": self.device})
-        folder.write(PAGE, self.page(Context(title(self.plan), folder.day, circumstances=circumstances)))
-        return folder.folder
 
 
 def netcdf(result: Result) -> bytes:
