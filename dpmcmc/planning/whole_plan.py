@@ -36,10 +36,6 @@ class WholePlan(Protocol):
         """The mechanism's release that the plan ends with, or None."""
 
     @property
-    def run(self) -> Any:
-        """The sampler's run, or None."""
-
-    @property
     def target_offers(self) -> TargetOffers:
         """The target with a default in the place of everything that it does not offer."""
 
