@@ -476,8 +476,8 @@ class Result:
 
         Args:
             folder: new or empty. Without a finite guarantee what is made is readable by its owner alone. A run that
-                adds files of its own gives its RunFolder, which gets the draws and what rests on them; it states cost and
-                plan before, adds its metrics and page, and seals it.
+                adds files of its own gives its RunFolder, which gets the draws and what rests on them. It states cost
+                and plan before, adds its metrics and page, and seals it.
             public: whether the records are public, so that draws without a guarantee may be published too.
             day: that the files bear, on which the run began; None: today.
 
