@@ -28,9 +28,11 @@ from dpmcmc.estimators.suggestion import (
 )
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
+from dpmcmc.mechanisms.noise_aware.options import SamplerName
 from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.counts import PoissonRegression
 from dpmcmc.targets.linear import LinearRegression
@@ -67,6 +69,7 @@ def fit(
     target: Target | None = None,
     prior: Mapping[str, Normal] | None = None,
     covariance: Literal["sandwich", "model"] | None = None,
+    sampler: SamplerName | Sampler | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: Progress | bool | None = None,
     engine: EngineGiven = None,
@@ -140,6 +143,8 @@ def fit(
         changes["covariance"] = covariance
     if prior is not None:
         changes["coefficients"] = encoded_priors(schema, prior)
+    if sampler is not None:
+        changes["sampler"] = sampler
     if changes:
         mechanism = given.get("mechanism", NoiseAware())
         given = {"mechanism": dataclasses.replace(mechanism, **changes)}  # type: ignore[type-var]

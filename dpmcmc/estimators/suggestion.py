@@ -22,8 +22,9 @@ from dpmcmc.estimators.simulated_rows import REAL
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware.mechanism import strategy_of
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.mechanisms.noise_aware.regression_plan import last_gradients, releases_curvature
+from dpmcmc.mechanisms.noise_aware.regression_plan import RegressionPlan, releases_curvature
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.planning.permitted_uses import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
@@ -384,7 +385,7 @@ class Request:
             return ReleaseNoise(settings["noise_std"], gradient)
         return ReleaseNoise(
             settings["gram_noise_std"],
-            last_gradients(settings, plan.mechanism.steps),
+            cast(RegressionPlan, strategy_of(plan.mechanism, plan.target)).last_gradients(settings),
             settings.get("clip_ratio"),
             released=None if _normal_rows(plan) else (settings["whitened_noise_std"], settings["curvature_noise_std"]),
             learnt=settings.get("bound_deviations"),

@@ -8,7 +8,11 @@ from typing import Annotated, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.data.structure import RowStructure
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Positive
+
+#: Samplers whose settings follow from what was released (``langevin.py``).
+SamplerName = Literal["sgld", "sghmc", "sgnht", "sgfs"]
 
 
 class Normal(NamedTuple):
@@ -38,6 +42,7 @@ class Options:
     prior_scale: Literal["target", "evidence"] = "target"
     covariance: Literal["model", "sandwich"] = "model"
     intercept_scale: Positive | None = None
+    sampler: SamplerName | Sampler | None = None
     coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
     group_effects: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)

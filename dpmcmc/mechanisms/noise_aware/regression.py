@@ -89,7 +89,7 @@ class Regression(RegressionPlan):
     def draw(self, plan: Plan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         facts = self if self.has_curvature else self.clipped_at(plan.settings["clip_ratio"])
-        found = concluded(released(facts, plan, records, streams.noise))
+        found = concluded(released(facts, plan, records, streams))
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:
             draws = draws.reshape(len(draws), -1, self.score.size)

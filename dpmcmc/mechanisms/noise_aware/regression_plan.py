@@ -6,9 +6,9 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
    whose curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
 2. where the curvature is released, the second moment of rows again, whitened by F. Both make the metric F of
    everything below (``metric.py``);
-3. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
-   posterior's mean given those before it. The posterior rests on the last two fifths, which have
-   nine tenths of their budget;
+3. K gradients of all records (``gradients.py``). Later ones get more of the budget. Each is taken at the posterior's
+   mean given those before it (``descent.py``), or where a sampler's step leads (``langevin.py``). The posterior rests
+   on the last two fifths, which have nine tenths of their budget;
 4. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared. It, or the
    path midway, says how far out labels can be clipped at little cost (``clipping.py``);
 5. where the gradients end, their curvature H and the spread B of scores.
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -247,6 +248,32 @@ class RegressionPlan:
         early, middle = (min(int(part * steps), last - left) for part, left in zip(_SCALE_STARTS, (2, 1), strict=True))
         return dict(zip((early, middle, last), SCALES, strict=True))
 
+    @property
+    def legs(self) -> list[tuple[range, str | None]]:
+        """Gradients from one lesson to the next, and the name of the lesson after them; None: there is none."""
+        steps = self.options.steps
+        after = {steps - self.latest: None, steps: None} | self.lessons
+        stops = sorted(stop for stop in after if stop > 0)
+        return [(range(start, stop), after[stop]) for start, stop in itertools.pairwise([0, *stops])]
+
+    @property
+    def gradient_parts(self) -> np.ndarray:
+        """Part of all gradients' μ² that each of them gets, (steps,).
+
+        A sampler keeps one temperature only under noise of one size. So its gradients get as much as each other from
+        one lesson to the next.
+        """
+        steps = self.options.steps
+        parts = shares(steps, _GROWTH_OVER_A_QUARTER ** (4 / max(4, steps)))
+        if self.options.sampler is None:
+            return parts
+        return np.concatenate([np.full(len(leg), np.mean(parts[leg])) for leg, _ in self.legs])
+
+    def last_gradients(self, settings: dict[str, float]) -> float:
+        """Return the noise multiplier of the mean of the gradients that the posterior is made of."""
+        z = multipliers(settings[FIRST_GRADIENT], self.gradient_parts)
+        return float(np.sum(z[-self.latest :] ** -2.0) ** -0.5)
+
     # The releases.
 
     @property
@@ -283,7 +310,7 @@ class RegressionPlan:
                 trace(SPREAD[1], scores, adjacency, shares.spread_trace),
             ]
         others = sum(sum(one.share for one in releases) for releases in (few, scale, [*whitened, *ends]))
-        parts = gradient_parts(self.options.steps)
+        parts = self.gradient_parts
         mu = spec.mu * (1 - 1e-9)
         return Budget(
             mu,
@@ -320,18 +347,6 @@ class RegressionPlan:
         return [Release(name, moved, scale.size, _SHARE_OF_SCALE * part) for name, part in parts]
 
 
-def gradient_parts(steps: int) -> np.ndarray:
-    """Return the part of all gradients' μ² that each of them gets, (steps,)."""
-    return shares(steps, _GROWTH_OVER_A_QUARTER ** (4 / max(4, steps)))
-
-
 def releases_curvature(settings: dict[str, float]) -> bool:
     """Return whether a plan with these settings releases a curvature."""
     return CURVATURE in settings
-
-
-def last_gradients(settings: dict[str, float], steps: int) -> float:
-    """Return the noise multiplier of the mean of the gradients that a posterior is made of."""
-    z = multipliers(settings[FIRST_GRADIENT], gradient_parts(steps))
-    part = _LATEST_PART if releases_curvature(settings) else _LATEST_PART_OF_NORMAL_ROWS
-    return float(np.sum(z[-math.ceil(part * steps) :] ** -2.0) ** -0.5)

@@ -22,13 +22,12 @@ from dpmcmc.inference.normal_law import Gaussian
 from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
+from dpmcmc.mechanisms.noise_aware.langevin import Chain, Potential, chosen_sampler, walk
 from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
 from dpmcmc.mechanisms.noise_aware.regression_plan import (
     CURVATURE,
     SPREAD,
     RegressionPlan,
-    gradient_parts,
-    last_gradients,
 )
 from dpmcmc.mechanisms.noise_aware.regression_rows import ReleasedRows, release_rows
 from dpmcmc.mechanisms.noise_aware.release import FIRST_GRADIENT, Noise, multipliers
@@ -36,12 +35,16 @@ from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gram_release import trace_of, within
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
+from dpmcmc.samplers.base import Sampler
 
 #: Keys of releases beside the gradients, at least.
 _OTHER_KEYS = 20
 #: Quantiles of rows whose own bounds stand for all.
 _ROW_QUANTILES = (np.arange(20) + 0.5) / 20
+#: Times that the posterior given a sampler's path is taken where the one before it was: its law depends on the place.
+_ROUNDS = 8
 #: Curvatures that stand for all that a release leaves possible.
 CURVATURES = 32
 #: Least trace of B in units of what the model expects.
@@ -119,7 +122,7 @@ class State:
 
     def _widest(self, found: tuple[LearntScore, ...], position: np.ndarray) -> LearntScore:
         """Return the score that clips labels as far out as costs little, by what was released so far."""
-        z = last_gradients(self.noise.settings, self.plan.options.steps)
+        z = self.plan.last_gradients(self.noise.settings)
         sums = []
         for learnt in found:
             state = dataclasses.replace(self, learnt=learnt)
@@ -268,29 +271,64 @@ class Released(NamedTuple):
     ends: Ends | None
 
 
-def released(plan: RegressionPlan, settled: Plan, records: Records, key: jax.Array) -> Released:
+def released(plan: RegressionPlan, settled: Plan, records: Records, streams: Streams) -> Released:
     """Release everything.
 
     Args:
         plan: public facts.
         settled: with the noise of each release.
         records: of the data holder.
-        key: secret, of the noise.
+        streams: secret keys, of the noise and of a sampler's own randomness.
     """
     steps = plan.options.steps
-    noise = Noise(settled.settings, iter(jax.random.split(key, steps + _OTHER_KEYS)))
+    noise = Noise(settled.settings, iter(jax.random.split(streams.noise, steps + _OTHER_KEYS)))
     prepare = Rows(settled.target, plan.design(settled.num_records).row_bound)
     rows = release_rows(plan, settled.num_records, asked(records).prepared(prepare), prepare, noise)
-    radius = rows.design.radius
-    z = multipliers(settled.settings[FIRST_GRADIENT], gradient_parts(steps))
-    state = State(plan, noise, rows, LearntScore(plan.score))
-    now = rows.prior.gaussian
-    path = Path()
-    start = 0
-    for stop, name in plan.lessons.items():
-        now, path = descend(now, path, range(start, stop), z, state.gradient, state.posterior, radius)
-        state = state.learn(within(now.mean[None], radius)[0], name)
-        start = stop
-    now, path = descend(now, path, range(start, steps), z, state.gradient, state.posterior, radius)
-    at = within(now.mean[None], radius)[0]
+    z = multipliers(settled.settings[FIRST_GRADIENT], plan.gradient_parts)
+    begun = State(plan, noise, rows, LearntScore(plan.score))
+    if plan.options.sampler is None:
+        state, path, now = _descended(begun, z)
+    else:
+        state, path, now = _sampled(begun, z, plan.options.sampler, streams.init)
+    at = within(now.mean[None], rows.design.radius)[0]
     return Released(state, path, now, at, release_ends(state, at) if plan.has_curvature else None)
+
+
+def _descended(state: State, z: np.ndarray) -> tuple[State, Path, Gaussian]:
+    """Release the gradients, with noise multipliers z, each at the posterior's mean given those before it."""
+    radius = state.rows.design.radius
+    now = state.rows.prior.gaussian
+    path = Path()
+    for leg, lesson in state.plan.legs:
+        now, path = descend(now, path, leg, z, state.gradient, state.posterior, radius)
+        if lesson is not None:
+            state = state.learn(within(now.mean[None], radius)[0], lesson)
+    return state, path, now
+
+
+def _sampled(state: State, z: np.ndarray, sampler: str | Sampler, key: jax.Array) -> tuple[State, Path, Gaussian]:
+    """Release the gradients, with noise multipliers z, along a sampler's path."""
+    rows = state.rows
+    prior = rows.prior
+    position = within(prior.means[None], rows.design.radius)[0]
+    typical = np.trace(rows.inverse @ state.known.local(position).curvature @ rows.inverse) / (prior.size * rows.num_rows)
+    potential = Potential.of(rows.square, float(typical), prior, rows.num_rows, rows.design.radius)
+    path = Path()
+    now = prior.gaussian
+    chain: Chain | None = None
+    for leg, lesson in state.plan.legs:
+        here = jax.random.fold_in(key, leg.start)
+        clip = state.access.clip
+        if isinstance(sampler, str):
+            curvature = potential.whitened_curvature(state.known.local(position).curvature)
+            chosen = chosen_sampler(sampler, curvature, clip * z[leg.start], rows.num_rows)
+            chain = Chain.begin(potential, chosen, position, here, leg.start)
+        elif chain is None:
+            chain = Chain.begin(potential, sampler.bind(rows.num_rows), position, here, leg.start)
+        chain, path = walk(chain, path, leg, z, state.gradient, clip, here)
+        for _ in range(_ROUNDS):
+            now = state.posterior(path, now)
+        if lesson is not None:
+            state = state.learn(within(now.mean[None], potential.radius)[0], lesson)
+        position = chain.position
+    return state, path, now

@@ -1,8 +1,6 @@
-"""The library's methods whose draws may be for intervals: ``fit``, ``suggest`` and the four samplers.
+"""The library's methods whose draws may be for intervals: ``fit``, by itself and with each sampler, and ``suggest``.
 
-``dpmcmc.fit`` is called as a user calls it. A sampler runs by its shipped configuration for UCI Adult, with the prior
-that ``fit`` would take, on all records in a private metric; the planner follows N, d, ε and δ. Adult is no table of the
-benchmark.
+``dpmcmc.fit`` is called as a user calls it.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +17,6 @@ from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import model_of
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.base import parameter_shapes
 from experiments.benchmark.methods.contract import ALL, Method, Outcome, Refused
 from experiments.benchmark.problem import Problem
 from experiments.intervals.measure import predicted_width
@@ -29,52 +24,8 @@ from experiments.intervals.measure import predicted_width
 _PROMISE = "(ε, δ), one record replaced"
 
 
-class _Shipped(NamedTuple):
-    """A sampler as shipped for Adult.
-
-    Attributes:
-        step: learning rate on the mean loss in units of the metric.
-        made: target and step -> the sampler.
-        auto: target and temperature -> the sampler with the longest step that its path may take.
-    """
-
-    step: float
-    made: Callable[[Any, float], Sampler]
-    auto: Callable[[Any, float], Sampler]
-
-
-#: The sampler is that of the Adult configuration, with its step or the longest at which its path says anything: the
-#: thermostat settles at one half, and the others are no hotter than N/(8d). The logits of a path of temperature T vary
-#: by about 4Td/N about their means, so that is a standard deviation of .7, of the 1.5 that are allowed.
-_SAMPLERS: dict[str, _Shipped] = {
-    "sgld": _Shipped(
-        12.0,
-        lambda target, step: dpmcmc.SGLD(step_size=step),
-        lambda target, hottest: dpmcmc.SGLD(step_size="auto", temperature=hottest),
-    ),
-    "sghmc": _Shipped(
-        4.0,
-        lambda target, step: dpmcmc.SGHMC(step_size=step, friction=0.4),
-        lambda target, hottest: dpmcmc.SGHMC(step_size="auto", friction=0.4, temperature=hottest),
-    ),
-    "sgnht": _Shipped(
-        1.75,
-        lambda target, step: dpmcmc.SGNHT(step_size=step, friction=0.1, temperature=2.0),
-        lambda target, hottest: dpmcmc.SGNHT(step_size="auto", friction=0.5, temperature=2.0),
-    ),
-    "sgfs": _Shipped(
-        48.0,
-        lambda target, step: dpmcmc.SGFS(
-            step_size=step, temperature=8.0, fisher="gradients", prior_precision=target.prior_precision
-        ),
-        lambda target, hottest: dpmcmc.SGFS(
-            step_size="auto", temperature=hottest, fisher="gradients", prior_precision=target.prior_precision
-        ),
-    ),
-}
-_AS_SHIPPED = "shipped for Adult, in a private metric; the step at most what noise allows"
-#: Steps, half of them burn-in; share of the budget for the metric.
-_STEPS, _SHARE = 80, 0.25
+#: Samplers that ``fit`` chooses the settings of.
+_SAMPLERS = ("sgld", "sghmc", "sgnht", "sgfs")
 #: Most draws that are kept.
 _DRAWS = 1000
 
@@ -142,27 +93,10 @@ def _noise_aware(problem: Problem, epsilon: float) -> Outcome:
 
 
 def _sampler(name: str) -> Callable[[Problem, float], Outcome]:
-    shipped = _SAMPLERS[name]
-
     @refusing
     def run(problem: Problem, epsilon: float) -> Outcome:
-        target = bound_model(problem)
-        count = len(problem.y)
-
-        def planned(sampler: Sampler) -> Any:
-            return dpmcmc.plan(
-                target,
-                num_records=count,
-                sampler=sampler,
-                privacy=dpmcmc.Privacy(epsilon=epsilon, delta=problem.delta),
-                metric=dpmcmc.PrivateMetric("gram", share=_SHARE, structure=problem.schema.structure),
-                steps=_STEPS,
-                burn_in=_STEPS // 2,
-            )
-
-        longest = planned(shipped.auto(target, count / (8 * size_of(parameter_shapes(target))))).sampler.step_size
-        plan = planned(shipped.made(target, min(shipped.step, longest)))
-        return outcome_of(dpmcmc.sample(plan, records_of(problem), progress=False))
+        settings: dict[str, Any] = {"delta": problem.delta, "sampler": name, "progress": False}
+        return outcome_of(dpmcmc.fit(None, problem.frame, problem.schema, epsilon, **settings))
 
     return run
 
@@ -176,10 +110,7 @@ METHODS = (
         "noise_aware", "ours", ALL, _PROMISE, "`NoiseAware()` with the prior of `fit`", _noise_aware, intervals=True
     ),
     *(
-        Method(
-            name, "ours", ("binary", "classes", "count", "real"), _PROMISE, _AS_SHIPPED,
-            _sampler(name), intervals=True,
-        )
+        Method(name, "ours", ALL, _PROMISE, f"`dpmcmc.fit(..., sampler={name!r})`", _sampler(name), intervals=True)
         for name in _SAMPLERS
     ),
 )  # fmt: skip
