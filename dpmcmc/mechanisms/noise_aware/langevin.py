@@ -1,18 +1,15 @@
 r"""A sampler's path of private gradients, in the metric of a regression's releases.
 
-Records have about the same curvature cN in every direction of Fθ (``metric.py``), and gradient k has noise s_k F Z with
-s_k = C z_k. Directions in which rows hold nothing have the prior's curvature alone. So the sampler takes its own step
-(``samplers/``) on φ = Mθ, in which the potential is as round as both are known to be:
+The sampler takes its own step (``samplers/``) on φ = Mθ, in units in which the mean potential has about the curvature 1
+in every direction. H is the curvature of the likelihood under normal rows, at the posterior's mean so far, P that of the
+prior N(θ₀, P⁻¹), and gradient k has noise s_k F Z in the metric F, s_k = C z_k:
 
-    M² = F² + P/(cN),      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z).
-
-As M² >= F², its noise has a std of s_k at most, which is what the sampler is told.
+    M² = (H + P)/N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z),      noise of std s_k √(tr(M⁻¹F²M⁻¹)/d), about.
 
 It sees released numbers alone, so its path is post-processing, like the posterior that is concluded from it. The law of
 a gradient given its position is the same wherever the path goes (``inference/normal_law.py``), so the conclusion is
-that of ``descent.py``. The path itself is wider: by a step η a direction of curvature w comes nearer to the mode by the
-part ηw of its distance, and the noise of the step spreads positions by ηw/(2 − ηw) of the variance s²/w² of one step
-of Newton's.
+that of ``descent.py``. The path itself is wider: a step size r brings a direction nearer to the mode by the part r of its
+distance, and the noise of steps spreads positions by r/(2 − r) of the variance that one step of Newton's has.
 
 A sampler that is given by its name has settings that follow from released numbers, anew from one lesson to the next
 (:func:`chosen_sampler`). Its temperature is the one that the noise of privacy keeps, so it asks for no further noise. A
@@ -22,6 +19,7 @@ the user's keeps its own settings, and its own noise where that is more than pri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -40,9 +38,9 @@ from dpmcmc.report import progress
 from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
 from dpmcmc.samplers.base import Sampler
 
-#: ηw of the largest curvature w: the part of its distance from the mode by which a step brings a direction nearer. The
-#: spread of positions is then a ninth of the noise of one step of Newton's, and a leg of 13 steps forgets its start.
-_STEP_TIMES_CURVATURE = 0.2
+#: Step size of SGLD, before the gradients that the posterior is made of, and in these, where positions spread by a ninth
+#: of the noise of one step of Newton's. The other samplers are as fast.
+APPROACHING, SETTLED = 0.3, 0.2
 #: Friction of SGHMC, and the friction at which SGNHT's thermostat settles.
 _FRICTION, _SETTLED_FRICTION = 0.4, 0.5
 
@@ -53,64 +51,49 @@ class Potential(NamedTuple):
     Attributes:
         root: M, (d, d), of all parameters.
         inverse: M⁻¹, (d, d).
-        precision: P of the prior, (d, d).
-        centre: θ₀, its mean, (d,).
-        num_records: N.
+        noise: √(tr(M⁻¹F²M⁻¹)/d), the std of noise whose std in the metric F is 1.
+        prior: of the parameters.
         radius: how far from 0 a position may lie.
     """
 
     root: np.ndarray
     inverse: np.ndarray
-    precision: np.ndarray
-    centre: np.ndarray
-    num_records: int
+    noise: float
+    prior: Prior
     radius: float
 
     @classmethod
-    def of(cls, square: np.ndarray, curvature: float, prior: Prior, num_records: int, radius: float) -> Potential:
-        """Return the potential given F², (d, d), and c, the curvature of a record in a typical direction of the metric."""
-        precision = prior.precision
-        root, inverse = roots(square + precision / (curvature * num_records))
-        return cls(root, inverse, precision, prior.means, num_records, radius)
-
-    def whitened_curvature(self, likelihood: np.ndarray) -> np.ndarray:
-        """Return the curvature of the potential in φ, (d, d), given that of the likelihood in θ."""
-        return self.inverse @ (likelihood + self.precision) @ self.inverse
+    def of(cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int, radius: float) -> Potential:
+        """Return the potential given H and F², (d, d) each."""
+        root, inverse = roots((curvature + prior.precision) / num_records)
+        noise = math.sqrt(float(np.sum((inverse @ square) * inverse)) / len(square))
+        return cls(root, inverse, noise, prior, radius)
 
 
-def chosen_sampler(name: SamplerName, curvature: np.ndarray, noise_std: float, num_records: int) -> Sampler:
+def chosen_sampler(name: SamplerName, part: float, noise_std: float, num_records: int) -> Sampler:
     """Return a sampler that moves at noise of this size as far as one curvature describes the likelihood.
 
-    Each keeps the temperature T at which its own noise is that of privacy: η s²/2 of SGLD, η s²/(2a) at friction a,
-    and s²/(w(2/r − 1)) of SGFS, whose step takes the largest curvature w by the same part r.
+    Each keeps the temperature T at which its own noise is that of privacy: T = η s²/(2a) at friction a, η = ar/N, and
+    s²/(N(2/r − 1)) of SGFS, whose step takes a direction of curvature N by the part r.
 
     Args:
         name: of the sampler.
-        curvature: of the potential in φ, (d, d).
+        part: r, the step size of SGLD.
         noise_std: s, of the gradients.
         num_records: N.
     """
-    part = _STEP_TIMES_CURVATURE
-    largest = float(np.linalg.eigvalsh(curvature)[-1])
-    eta = part / largest
-    damped = num_records * _FRICTION * eta
+    heat = part * noise_std**2 / (2 * num_records)
     sampler: Any
     if name == "sgld":
-        sampler = SGLD(step_size=num_records * eta, temperature=eta * noise_std**2 / 2)
+        sampler = SGLD(step_size=part, temperature=heat)
     elif name == "sghmc":
-        # Langevin time of a step is η over the friction.
-        sampler = SGHMC(step_size=damped, friction=_FRICTION, temperature=eta * noise_std**2 / 2)
+        sampler = SGHMC(step_size=_FRICTION * part, friction=_FRICTION, temperature=heat)
     elif name == "sgnht":
-        settled = _SETTLED_FRICTION
-        sampler = SGNHT(step_size=num_records * settled * eta, friction=settled, temperature=eta * noise_std**2 / 2)
+        sampler = SGNHT(step_size=_SETTLED_FRICTION * part, friction=_SETTLED_FRICTION, temperature=heat)
     else:
-        temperature = noise_std**2 / (largest * (2 / part - 1))
-        sampler = SGFS(
-            step_size=num_records * 2 * temperature / noise_std**2,
-            temperature=temperature,
-            fisher="public",
-            public_fisher=curvature / num_records,
-        )
+        heat /= 1 - part / 2
+        step_size = part / (1 - part / 2)
+        sampler = SGFS(step_size=step_size, temperature=heat, fisher="public", public_fisher=1.0)
     return cast(Sampler, sampler.bind(num_records))
 
 
@@ -143,8 +126,8 @@ class Chain:
         return within(theta[None], self.potential.radius)[0]
 
     def own_noise(self, k: int) -> float:
-        """Return the std of the noise that the sampler asks for in step k."""
-        return float(self.sampler.noise_std(np.float64(k - self.first)))
+        """Return the std of the noise that the sampler asks for in step k, in the metric."""
+        return float(self.sampler.noise_std(np.float64(k - self.first))) / self.potential.noise
 
     def after(self, gradient: np.ndarray, noise_std: float, k: int, key: jax.Array) -> Chain:
         """Return the chain after step k.
@@ -156,8 +139,9 @@ class Chain:
             key: for randomness of the sampler's own.
         """
         potential = self.potential
-        whole = potential.inverse @ (gradient + potential.precision @ (self.position - potential.centre))
-        private = PrivateGradient(jnp.asarray(whole, jnp.float32), jnp.float32(noise_std))
+        prior = potential.prior
+        whole = potential.inverse @ (gradient + prior.precision @ (self.position - prior.means))
+        private = PrivateGradient(jnp.asarray(whole, jnp.float32), jnp.float32(potential.noise * noise_std))
         state, _ = self.sampler.step(key, self.state, private, jnp.int32(k - self.first))
         return Chain(potential, self.sampler, state, self.first)
 

@@ -22,7 +22,7 @@ from dpmcmc.inference.normal_law import Gaussian
 from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
-from dpmcmc.mechanisms.noise_aware.langevin import Chain, Potential, chosen_sampler, walk
+from dpmcmc.mechanisms.noise_aware.langevin import APPROACHING, SETTLED, Chain, Potential, chosen_sampler, walk
 from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
 from dpmcmc.mechanisms.noise_aware.regression_plan import (
     CURVATURE,
@@ -44,7 +44,9 @@ _OTHER_KEYS = 20
 #: Quantiles of rows whose own bounds stand for all.
 _ROW_QUANTILES = (np.arange(20) + 0.5) / 20
 #: Times that the posterior given a sampler's path is taken where the one before it was: its law depends on the place.
-_ROUNDS = 8
+_ROUNDS = 4
+#: Steps with one setting while a path approaches the mode, where curvature may be far from that at its start.
+_STEPS_OF_ONE_SETTING = 4
 #: Curvatures that stand for all that a release leaves possible.
 CURVATURES = 32
 #: Least trace of B in units of what the model expects.
@@ -310,25 +312,34 @@ def _sampled(state: State, z: np.ndarray, sampler: str | Sampler, key: jax.Array
     """Release the gradients, with noise multipliers z, along a sampler's path."""
     rows = state.rows
     prior = rows.prior
-    position = within(prior.means[None], rows.design.radius)[0]
-    typical = np.trace(rows.inverse @ state.known.local(position).curvature @ rows.inverse) / (prior.size * rows.num_rows)
-    potential = Potential.of(rows.square, float(typical), prior, rows.num_rows, rows.design.radius)
+    radius = rows.design.radius
+    position = within(prior.means[None], radius)[0]
     path = Path()
     now = prior.gaussian
     chain: Chain | None = None
     for leg, lesson in state.plan.legs:
-        here = jax.random.fold_in(key, leg.start)
         clip = state.access.clip
-        if isinstance(sampler, str):
-            curvature = potential.whitened_curvature(state.known.local(position).curvature)
-            chosen = chosen_sampler(sampler, curvature, clip * z[leg.start], rows.num_rows)
-            chain = Chain.begin(potential, chosen, position, here, leg.start)
-        elif chain is None:
-            chain = Chain.begin(potential, sampler.bind(rows.num_rows), position, here, leg.start)
-        chain, path = walk(chain, path, leg, z, state.gradient, clip, here)
-        for _ in range(_ROUNDS):
-            now = state.posterior(path, now)
+        settled = leg.start >= len(z) - state.plan.latest
+        for steps in [leg] if settled else _pieces(leg):
+            here = jax.random.fold_in(key, steps.start)
+            if chain is None or isinstance(sampler, str):
+                curvature = state.known.local(now.mean).curvature
+                potential = Potential.of(curvature, rows.square, prior, rows.num_rows, radius)
+                noise_std = potential.noise * clip * float(z[steps.start])
+                part = SETTLED if settled else APPROACHING
+                chosen = (
+                    chosen_sampler(sampler, part, noise_std, rows.num_rows) if isinstance(sampler, str) else sampler
+                )
+                chain = Chain.begin(potential, chosen.bind(rows.num_rows), position, here, steps.start)
+            chain, path = walk(chain, path, steps, z, state.gradient, clip, here)
+            position = chain.position
+            for _ in range(_ROUNDS):
+                now = state.posterior(path, now)
         if lesson is not None:
-            state = state.learn(within(now.mean[None], potential.radius)[0], lesson)
-        position = chain.position
+            state = state.learn(within(now.mean[None], radius)[0], lesson)
     return state, path, now
+
+
+def _pieces(leg: range) -> list[range]:
+    """Return a leg in pieces, after each of which a chosen sampler's settings follow the curvature where it is."""
+    return [leg[start : start + _STEPS_OF_ONE_SETTING] for start in range(0, len(leg), _STEPS_OF_ONE_SETTING)]
