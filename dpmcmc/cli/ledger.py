@@ -36,14 +36,14 @@ def init(
     filter: str | None,
     order: int | None,
     typical: str | None,
-    programme: list[str] | None,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    programme: list[str],
+    overrides: list[str],
+    allow_code: list[str],
 ) -> None:
     """Make a ledger; its budget is fixed for good."""
 
     def planned(config: str) -> Guarantee:
-        return _load_guarantee(config, overrides or [], allow_code or (), num_records)
+        return _load_guarantee(config, overrides, allow_code, num_records)
 
     with _verdicts():
         ledger = Ledger.init(
@@ -55,14 +55,14 @@ def init(
             delta=delta,
             filter=filter or ("programme" if programme else "renyi"),
             order=order,
-            programme=[planned(config) for config in programme or []],
+            programme=[planned(config) for config in programme],
             typical=planned(typical) if typical else None,
         )
         say(f"made {ledger.path}")
         _show(ledger, ledger.state())
 
 
-def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
+def show(file: str, receipt: list[str], as_json: bool) -> None:
     """Print what is left."""
     with _verdicts():
         ledger = _open_confirmed(file, receipt)
@@ -71,7 +71,7 @@ def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
         ledger.check()
 
 
-def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
+def history(file: str, receipt: list[str], as_json: bool) -> None:
     """Print every entry."""
     with _verdicts():
         ledger = _open_confirmed(file, receipt)
@@ -102,10 +102,10 @@ def _verdicts() -> Iterator[None]:
         raise CommandError(str(error), code=1) from None
 
 
-def _open_confirmed(file: str, receipts: list[str] | None) -> Ledger:
+def _open_confirmed(file: str, receipts: list[str]) -> Ledger:
     """Return the ledger, after checking that it holds the runs of these receipts."""
     ledger = Ledger(file)
-    for name in receipts or []:
+    for name in receipts:
         for receipt in _receipts(Path(name), ledger.path):
             ledger.confirm(receipt)
     return ledger

@@ -23,7 +23,7 @@ from dpmcmc.storage.surroundings import inside
 def receipt(
     run: str,
     record: str,
-    allow_code: list[str] | None,
+    allow_code: list[str],
     *,
     failure: float,
     out: str | None,
@@ -40,7 +40,7 @@ def receipt(
     saved = result.plan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
-        plan, request = config_room.load_released_plan(folder, saved, allow_code or ())
+        plan, request = config_room.load_released_plan(folder, saved, allow_code)
     encoded, moved = read_record(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:

@@ -44,8 +44,8 @@ _PICTURES = (".png", ".pdf", ".svg")
 
 def suggest(
     config: str | None,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    overrides: list[str],
+    allow_code: list[str],
     *,
     goal: str,
     target: str,
@@ -68,7 +68,7 @@ def suggest(
     given |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
     changes = [
         *(f"{key}={value!r}" for key, value in given.items() if value is not None),
-        *(overrides or []),
+        *overrides,
     ]
     question = _ConfigRequest(cast(Goal, goal))
     if config is None:
@@ -79,7 +79,7 @@ def suggest(
         asked = config_file.load(
             config,
             changes,
-            allow_code=allow_code or (),
+            allow_code=allow_code,
             completed=question.completed,
             note=note,
         )

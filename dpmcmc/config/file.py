@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import pydantic
@@ -82,7 +82,7 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
 
 def load(
     path: str | Path,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
     *,
     allow_code: Collection[str] = (),
     resumed: bool = False,
@@ -138,12 +138,12 @@ def _mapping(text: str, where: str) -> dict:
 
 def of_values(
     values: dict,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
     completed: Callable[[dict], dict] | None = None,
     note: Callable[[str], object] = lambda said: None,
 ) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
-    for override in overrides or []:
+    for override in overrides or ():
         dropped = apply(values, override)
         if dropped:
             note(f"--set {override} takes {', '.join(dropped)} away")

@@ -282,6 +282,21 @@ class Config(Keyed):
         return self.data.labels is not None or (self.mechanism is not None and self.mechanism.name != "hybrid")
 
     @property
+    def where(self) -> Run:
+        """Section ``run``, or its defaults, for what it says of devices and workers."""
+        return Run() if self.run is None else self.run
+
+    @property
+    def noise_seed(self) -> int | None:
+        """Seed that takes the guarantee away, or None."""
+        return None if self.privacy is None else self.privacy.insecure_noise_seed
+
+    @property
+    def ledger(self) -> str | None:
+        """Ledger that the run is charged to, or None."""
+        return None if self.privacy is None else self.privacy.ledger
+
+    @property
     def not_taken(self) -> tuple[str, ...]:
         """Keys of ``privacy`` that the config's mechanism chooses itself."""
         return OF_SAMPLERS if self.one_shot else ()
@@ -376,7 +391,7 @@ class Config(Keyed):
 
 def is_secret(config: Config) -> bool:
     """Return whether the run's noise is secret, which its guarantee needs."""
-    return config.privacy is None or config.privacy.insecure_noise_seed is None
+    return config.noise_seed is None
 
 
 def modules_of_ones_own(config: Config) -> dict[str, str]:

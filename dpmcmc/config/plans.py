@@ -71,8 +71,7 @@ def load_data(config: Config, plan: Plan | None = None) -> DataSet:
         config: validated.
         plan: for which a table in partitions stays where it is, if that plan reads sums alone and takes no mesh.
     """
-    meshed = config.run is not None and config.run.mesh is not None
-    partitions = plan is not None and not meshed and work_of(plan).takes_partitions
+    partitions = plan is not None and config.where.mesh is None and work_of(plan).takes_partitions
     return data_room.load(data_request(config), partitions=partitions)
 
 
@@ -120,7 +119,7 @@ def make_mesh(config: Config) -> Mesh | None:
     Raises:
         ConfigError: there are fewer.
     """
-    wanted = None if config.run is None else config.run.mesh
+    wanted = config.where.mesh
     with with_yaml_path({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
 
@@ -134,7 +133,7 @@ def run_device(config: Config) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with with_yaml_path(config.sections("run"), "run"):
-            stack.enter_context(on_device("auto" if config.run is None else config.run.device))
+            stack.enter_context(on_device(config.where.device))
         yield
 
 
