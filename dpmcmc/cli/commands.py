@@ -17,7 +17,6 @@ import typer
 from typer.core import TyperGroup
 
 import dpmcmc
-from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.options import (
     ADJACENCIES,
     CANARIES,
@@ -76,8 +75,7 @@ def _command(example: str, group: typer.Typer = app, by: str = "{0}:{0}") -> Cal
 
         @functools.wraps(declared)
         def carry_out(**given: Any) -> Any:
-            with loading():  # Ctrl-C ends the process there
-                module = importlib.import_module(f"dpmcmc.cli.{room}")
+            module = importlib.import_module(f"dpmcmc.cli.{room}")
             if not gc.isenabled():  # off since this process began
                 gc.freeze()  # the libraries stay, so no later collection needs to walk through them
                 gc.set_threshold(50_000)  # traces and programs stay too

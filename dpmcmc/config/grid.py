@@ -113,10 +113,7 @@ def load(
     """
     values, where, base = file.read_values(path)
     try:
-        for override in overrides or ():
-            dropped = file.apply(values, override)
-            if dropped:
-                note(f"--set {override} takes {', '.join(dropped)} away")
+        file.override_values(values, overrides, note)
         grid = of_values(values, base)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}", error.about) from None

@@ -24,7 +24,7 @@ from pydantic import (
 from dpmcmc.config import sections
 from dpmcmc.config.refusals import ConfigError, with_yaml_path
 from dpmcmc.config.run_section import Run
-from dpmcmc.config.sections import Derived, Keyed, Open, Section, choice, derived, keys
+from dpmcmc.config.sections import Derived, Section, choice, derived, keys
 from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import (
@@ -154,7 +154,7 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Open, Section):
+class CustomSection(Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -230,7 +230,7 @@ WHERE = frozenset({"device", "engine", "mesh", "trusted_network"})
 OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
 
-class Config(Keyed):
+class Config(Section):
     """A whole configuration file."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")

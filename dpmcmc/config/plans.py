@@ -99,16 +99,13 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
     assert length is not None
     sampler = _sampler(config)
     with _refusing_own_code(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else add_public_facts(_build(config.metric), spec.facts)
-        promise = _privacy(config)
-        schema = spec.schema
         return plan(
             target,
             num_records=n,
             sampler=sampler,
-            privacy=promise,
-            metric=metric,
-            schema=schema,
+            metric=None if config.metric is None else add_public_facts(_build(config.metric), spec.facts),
+            privacy=_privacy(config),
+            schema=spec.schema,
             **length,
         )
 
@@ -170,7 +167,9 @@ def _length(config: Config, n: int) -> Length:
 
 def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, length: Length | None) -> Plan:
     """The plan of a one-shot mechanism, or of a hybrid."""
-    epsilon, promise = _promise_of_mechanism(config)
+    promise = _privacy(config)
+    assert promise is not None  # the config's own check
+    assert promise.epsilon is not None
     assert isinstance(config.mechanism, Derived)
     if spec.records_per_owner is not None and not isinstance(target, PerOwner):
         raise ConfigError.at(
@@ -186,7 +185,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         return mechanism.plan(
             _with_shapes(target, spec),
             num_records=n,
-            epsilon=epsilon,
+            epsilon=promise.epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
             schema=spec.schema,
@@ -205,14 +204,6 @@ def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) ->
         calibrator=promise.calibrator,
         **length,
     )
-
-
-def _promise_of_mechanism(config: Config) -> tuple[float, Privacy]:
-    """(ε, promise) of a config with a mechanism, which the config's own checks require."""
-    promise = _privacy(config)
-    if promise is None or promise.epsilon is None:
-        raise ConfigError.at("privacy.epsilon", "a mechanism needs a target epsilon; give one")
-    return promise.epsilon, promise
 
 
 def _with_shapes(target: Target, spec: DataSpec) -> Target:

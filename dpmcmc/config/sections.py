@@ -65,17 +65,21 @@ def of_a_size(value: _T) -> _T:
 
 
 class Section(BaseModel):
-    """A mapping with known keys, its numbers 0 or of a size that a run can compute with."""
+    """A mapping, its numbers 0 or of a size that a run can compute with; the refusal of an unknown key names the known."""
 
     model_config = _STRICT
 
     _sizes = field_validator("*")(of_a_size)
 
-
-class Open(BaseModel):
-    """Part of a section that takes keys beyond its own; their numbers are of a size that a run can compute with."""
-
-    model_config = ConfigDict(extra="allow")
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: object) -> object:
+        closed = isinstance(values, dict) and cls.model_config["extra"] == "forbid"
+        unknown = [key for key in values if key not in cls.model_fields] if closed else []
+        if unknown:
+            known = ", ".join(cls.model_fields)
+            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
+        return values
 
     @model_validator(mode="after")
     def _extra_sizes(self) -> Self:
@@ -86,30 +90,13 @@ class Open(BaseModel):
                 raise refused((str(error), (key,)), value=value) from None
         return self
 
-
-class Keyed(Section):
-    """A section whose refusal of an unknown key names the known ones."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, values: object) -> object:
-        unknown = (
-            [key for key in values if key not in cls.model_fields]
-            if isinstance(values, dict) and cls.model_config["extra"] == "forbid"
-            else []
-        )
-        if unknown:
-            known = ", ".join(cls.model_fields)
-            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
-        return values
-
     @classmethod
     def meant(cls, key: object) -> str:
         """Return which key was meant, in brackets, or nothing."""
         return meant(key, cls.model_fields)
 
 
-class Derived(Keyed):
+class Derived(Section):
     """A section derived from a constructor.
 
     Attributes:
@@ -134,7 +121,7 @@ class Derived(Keyed):
         return self.constructor(**self.arguments(), **facts)
 
 
-class OpenDerived(Open, Derived):
+class OpenDerived(Derived):
     """A section derived from a constructor that takes further arguments by their names, and refuses wrong ones."""
 
     model_config = ConfigDict(extra="allow")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_rel
 
-from experiments.panel.cells import Row
+from experiments.panel.results import Row
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
 
@@ -42,7 +42,7 @@ def best_of_ours(panel: Panel, encoding: str, epsilon: float) -> str | None:
 
 
 def table(panel: Panel, rows: list[Row]) -> list[dict[str, Any]]:
-    """One line for each (encoding, ε, baseline) whose cells are there."""
+    """One line for each (encoding, ε, baseline) whose tasks are done."""
     frame = pd.DataFrame(rows).astype({"epsilon": float, "repeat": int})
     frame["accuracy"] = pd.to_numeric(frame["accuracy"], errors="coerce")
     lines = []
