@@ -29,9 +29,9 @@ from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import checked
 from experiments.panel import choose, compare, draw, posterior, scores, summary
-from experiments.panel.results import Results, Row
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
+from experiments.panel.results import Results, Row
 from experiments.panel.trial import Outcome, Site, Trial, clock, seed_of
 
 PANELS = ("adult", "abalone", "two_normals")

@@ -18,8 +18,8 @@ from dpmcmc.inference import predictive
 from dpmcmc.targets import LogisticRegression
 from experiments import fig3_2
 from experiments.panel import choose, compare, config, scores
-from experiments.panel.results import COLUMNS, Results
 from experiments.panel.methods import METHODS, named
+from experiments.panel.results import COLUMNS, Results
 from experiments.panel.samplers import SGLD
 from experiments.panel.trial import Site
 

@@ -8,7 +8,8 @@ done, it breaks the interpreter's own shutdown.
 An interrupted import is worse: a compiled module may turn the exception into another one, or crash the process.
 
 So a signal ends the process at once while the command line is read. While a command runs it is raised as soon as no
-import is under way, and again until it is being handled. After the command it is ignored, since the exit code is decided.
+import is under way, and again until it is being handled. After the command it is ignored, since the exit code is
+decided.
 
 In the first hundredths of a second, before the package is imported, Ctrl-C still shows Python's traceback.
 """

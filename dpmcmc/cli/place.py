@@ -180,7 +180,7 @@ def find_place(asked: RunOptions) -> tuple[Config, Place]:
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
     day = day_of(folder / CONFIG) if resumed else today()
-    return config, Place(asked, folder, confidential, own_modules(config), resumed, day)
+    return config, Place(asked, folder, confidential, config_file.foreign_modules(config), resumed, day)
 
 
 #: Names in ``confidential/`` that a start leaves if it is killed before the config is there.
@@ -219,12 +219,6 @@ def _load_begun(asked: RunOptions, folder: Path, confidential: Path) -> Config:
                 "elsewhere with --out."
             )
     return begun
-
-
-def own_modules(config: Config) -> tuple[str, ...]:
-    """Modules outside this library that a config names, each once."""
-    names = config_room.modules_of_ones_own(config)
-    return tuple(dict.fromkeys(module for _, module in config_file.foreign(names, ())))
 
 
 def default_folder(name: str) -> Path:

@@ -33,9 +33,10 @@ from dpmcmc import config as config_room
 from dpmcmc.cli import run as run_room
 from dpmcmc.cli.interrupt import STOPPED
 from dpmcmc.cli.options import note
-from dpmcmc.cli.place import default_folder, own_modules
+from dpmcmc.cli.place import default_folder
 from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import grid as grids
+from dpmcmc.config.file import foreign_modules
 from dpmcmc.config.grid import Grid, SweptConfig
 from dpmcmc.engine.results_table import Row, alone, csv_of
 from dpmcmc.engine.tasks import Lost, outcomes
@@ -263,7 +264,7 @@ def _plan_configs(grid: Grid, folder: Path, allow_code: Collection[str]) -> list
     for swept in grid.configs:
         plan = _plan(swept) if swept.repeat == 1 else runs[-1].plan
         name = f"{swept.number:04d}"
-        allowed = (*allow_code, *own_modules(swept.config))
+        allowed = (*allow_code, *foreign_modules(swept.config))
         task = Task(folder / CONFIDENTIAL / f"{name}.yaml", folder / "configs" / name, allowed)
         runs.append(_Run(swept, plan, task))
     return runs

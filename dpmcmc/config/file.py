@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pydantic
@@ -30,17 +30,10 @@ from dpmcmc.storage.surroundings import written_beside
 _MOST_CHARACTERS = 1_000_000
 
 
-def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(section, module) of the modules outside this library that are not in ``allowed``.
-
-    Args:
-        names: section -> ``module:attribute``.
-        allowed: names of modules.
-    """
-    for section, name in names.items():
-        module = name.partition(":")[0]
-        if module.partition(".")[0] != "dpmcmc" and module not in allowed:
-            yield section, module
+def foreign_modules(config: Config, allowed: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the modules outside this library that a config names and that are not allowed, each once."""
+    modules = dict.fromkeys(name.partition(":")[0] for name in modules_of_ones_own(config).values())
+    return tuple(name for name in modules if name.partition(".")[0] != "dpmcmc" and name not in allowed)
 
 
 def lying(path: Path) -> str:
@@ -166,7 +159,7 @@ def refuse_foreign_code(path: Path | str, config: Config, allowed: Collection[st
         allowed: modules.
         why: clause on why it may be somebody else's; empty where it may not, and then nothing is refused.
     """
-    modules = dict.fromkeys(module for _, module in foreign(modules_of_ones_own(config), allowed))
+    modules = foreign_modules(config, allowed)
     if modules and why:
         options = " ".join(f"--allow-code {module}" for module in modules)
         raise ConfigError(

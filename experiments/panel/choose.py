@@ -98,7 +98,7 @@ def best(table: Table, panel: Panel) -> Chosen:
                 means = [
                     (float(np.mean(runs)), settings)
                     for settings in combinations(grids, epsilon)
-                    if len(runs := done.get(_key_of(method, encoding, epsilon, settings), [])) >= panel.choosing_runs[-1]
+                    if len(runs := done.get(_key(method, encoding, epsilon, settings), [])) >= panel.choosing_runs[-1]
                 ]
                 if means:
                     accuracy, settings = max(means, key=lambda pair: pair[0])
@@ -143,7 +143,7 @@ def _try(
         missing = [
             (epsilon, settings)
             for epsilon, settings in configs
-            if len(done.get(_key_of(method, encoding, epsilon, settings), [])) <= repeat
+            if len(done.get(_key(method, encoding, epsilon, settings), [])) <= repeat
         ]
         # A long grid in parts, so that little is lost when it is killed.
         for first in range(0, len(missing), _MOST_TOGETHER):
@@ -165,7 +165,7 @@ def _promising(
     """The configs of each ε that were best in their first runs."""
     by_epsilon: dict[float, list[tuple[float, int]]] = {}
     for at, (epsilon, settings) in enumerate(configs):
-        first = float(np.mean(done[_key_of(method, encoding, epsilon, settings)][:runs]))
+        first = float(np.mean(done[_key(method, encoding, epsilon, settings)][:runs]))
         if not math.isnan(first):
             by_epsilon.setdefault(epsilon, []).append((first, at))
     kept = sorted(at for firsts in by_epsilon.values() for _, at in sorted(firsts, reverse=True)[:survivors])
@@ -200,7 +200,7 @@ def _judge(
     ]
 
 
-def _key_of(method: Method, encoding: str, epsilon: float, settings: Settings) -> tuple[str, ...]:
+def _key(method: Method, encoding: str, epsilon: float, settings: Settings) -> tuple[str, ...]:
     return method.version, method.name, encoding, f"{epsilon:g}", json.dumps(settings)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_rel
 
-from experiments.panel.results import Row
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
+from experiments.panel.results import Row
 
 #: (version, method) that ours are held against.
 BASELINES = (
