@@ -1,7 +1,7 @@
 """The subcommands by name, each with its options, and ``main``.
 
-A subcommand is a signature and a sentence here. A function of the module of its name does it, given the same options.
-That module is imported then, so that a page of help, or a word that is misspelt, waits for no library.
+A subcommand is declared here by its signature and a sentence, and a function of the module of its name does it. The
+module is imported when the subcommand is carried out. A page of help waits for no library.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _command(example: str, group: typer.Typer = app, by: str = "{0}:{0}") -> Cal
                 gc.set_threshold(50_000)  # traces and programs stay too
                 gc.enable()
             empty: dict[str, Any] = {key: [] for key in _LISTS if given.get(key, "") is None}
-            return getattr(module, name)(**given | empty)
+            return vars(module)[name](**given | empty)
 
         return group.command(epilog=f"Example: dpmcmc {example}")(carry_out)
 
