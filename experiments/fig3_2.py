@@ -29,9 +29,9 @@ from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import checked
 from experiments.panel import choose, compare, draw, posterior, scores, summary
-from experiments.panel.cells import Results, Row
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
+from experiments.panel.results import Results, Row
 from experiments.panel.trial import Outcome, Site, Trial, clock, seed_of
 
 PANELS = ("adult", "abalone", "two_normals")
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--panel", required=True, help=f"{' | '.join(PANELS)}, or the path of a YAML file")
     out.add_argument("--out", required=True, metavar="DIR", help="folder of results")
     out.add_argument("--quick", action="store_true", help="fewer ε and repeats, shorter chains; every method")
-    out.add_argument("--repeats", type=int, metavar="N", help="runs of every cell, in place of the panel's")
+    out.add_argument("--repeats", type=int, metavar="N", help="runs of each ε of a method, in place of the panel's")
     out.add_argument("--methods", metavar="A,B", help="run, or choose for, these alone (name, or version/name)")
     out.add_argument("--encodings", metavar="A,B", help="run, or choose for, these alone")
     return out
@@ -127,7 +127,7 @@ def _fill(
     encodings: Sequence[str],
     results: Results,
 ) -> dict[str, str | None]:
-    """Run the cells that the results lack; return a note on the records of each encoding."""
+    """Run the tasks that the results lack; return a note on the records of each encoding."""
     notes: dict[str, str | None] = {}
     for encoding in encodings:
         data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
@@ -166,16 +166,16 @@ class _Bench:
             "map_clipped": lambda: posterior.clipped_mode(self.site),
         }
         for name, make in fits.items():
-            cell = {"version": "non-private", "method": name, "encoding": self.encoding, "epsilon": float("inf")}
-            if not self.results.has({**cell, "repeat": 0}):
+            task = {"version": "non-private", "method": name, "encoding": self.encoding, "epsilon": float("inf")}
+            if not self.results.has({**task, "repeat": 0}):
                 outcome = Outcome(make(), None, elapsed())
-                self.results.add([self._row({**cell, "repeat": 0}, outcome, "not private")])
+                self.results.add([self._row({**task, "repeat": 0}, outcome, "not private")])
 
     def run(self, method: Method) -> None:
-        """Every cell of a method that is not finished yet."""
+        """Every task of a method that is not finished yet."""
         settings = _settings(self.panel, method)
         settings = settings.get(self.encoding, settings[self.panel.encodings[0]])
-        cells = [
+        tasks = [
             {
                 "version": method.version,
                 "method": method.name,
@@ -186,28 +186,28 @@ class _Bench:
             for epsilon in self.panel.epsilons
             for repeat in range(self.panel.repeats)
         ]
-        cells = [cell for cell in cells if not self.results.has(cell)]
-        if not cells:
+        tasks = [task for task in tasks if not self.results.has(task)]
+        if not tasks:
             return
         trials = [
             Trial(
-                cell["epsilon"],
-                cell["repeat"],
-                {k: v for k, v in settings[cell["epsilon"]].items() if k != "split_accuracy"},
-                seed_of("figure", self.panel.seed, *cell.values()),
+                task["epsilon"],
+                task["repeat"],
+                {k: v for k, v in settings[task["epsilon"]].items() if k != "split_accuracy"},
+                seed_of("figure", self.panel.seed, *task.values()),
             )
-            for cell in cells
+            for task in tasks
         ]
         outcomes = method.run(trials, self.site)
         claim = "epsilon and delta are the source's claim, not proved here" if method.version == "printed" else ""
-        self.results.add([self._row(cell, outcome, claim) for cell, outcome in zip(cells, outcomes, strict=True)])
+        self.results.add([self._row(task, outcome, claim) for task, outcome in zip(tasks, outcomes, strict=True)])
 
-    def _row(self, cell: Row, outcome: Outcome, claim: str) -> Row:
+    def _row(self, task: Row, outcome: Outcome, claim: str) -> Row:
         guarantee = outcome.guarantee
         assumptions = [claim, *(guarantee.assumptions if guarantee is not None else ()), outcome.problem]
         row = {
-            **cell,
-            "delta": 0.0 if cell["version"] == "non-private" else self.panel.delta,
+            **task,
+            "delta": 0.0 if task["version"] == "non-private" else self.panel.delta,
             "guarantee_epsilon": float("inf") if guarantee is None else guarantee.epsilon,
             "assumptions": "; ".join(a.rstrip(".") for a in assumptions if a),
             "seconds": outcome.seconds,
@@ -220,7 +220,7 @@ class _Bench:
                 "log_predictive_density": score.log_predictive_density,
                 "single_draw_accuracy": score.single_draw_accuracy,
             }
-            if cell["method"] != "nuts":
+            if task["method"] != "nuts":
                 row["crps"] = self.reference.crps(outcome.draws)
                 row["coverage90"] = self.reference.coverage(outcome.draws)
         return row

@@ -31,7 +31,7 @@ from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load, read_table
 from experiments.panel import draw
-from experiments.panel.cells import Row
+from experiments.panel.results import Row
 from experiments.panel.summary import Mean, read
 from experiments.panel.trial import clock
 from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, RED, SKY, name_ends, on_epsilon, saved

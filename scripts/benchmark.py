@@ -2,7 +2,7 @@
 
     python scripts/benchmark.py                                        # everything, on the CPU; about half an hour
     python scripts/benchmark.py --only comparators growth --quick      # small sizes, seconds
-    python scripts/benchmark.py --device gpu --out scripts/benchmarks/README.md --out performance.json
+    python scripts/benchmark.py --device gpu --out tables.md --out tables.json
 
 Prints tables as Markdown. ``--out FILE.md`` replaces each section between its markers, or appends it; ``--out
 FILE.json`` writes every number. Libraries that are not installed (``pip install '.[bench]'``) are named and skipped.

@@ -27,7 +27,7 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.commands import main
 from dpmcmc.config import ConfigError, load, make_plan
 from dpmcmc.config import file as config_file
-from dpmcmc.config.file import apply, read_values
+from dpmcmc.config.file import override_values, read_values
 from dpmcmc.config.for_editors import json_schema
 from dpmcmc.config.model import ONE_SHOT, SCHEMES, HybridStart, Promise
 from dpmcmc.config.run_section import Devices, Run
@@ -343,7 +343,7 @@ def test_a_text_that_yaml_misreads_is_refused_wherever_it_stands(text):
             parse_yaml(body, "x.yaml")
     for override in (f"a.b={text}", f"a=[1, {text}]"):
         with pytest.raises(InputError, match="quote it"):
-            apply({}, override)
+            override_values({}, [override], print)
 
 
 @pytest.mark.parametrize("text", [*MISREAD, *(text for text in NO_LEVEL if text)])

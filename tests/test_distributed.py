@@ -219,7 +219,7 @@ def test_a_commit_goes_to_another_process_whole():
     states = [np.arange(6.0).reshape(2, 3), np.ones((2, 2), np.uint32)]
     pieces = [[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)], [np.zeros(2), np.zeros(0)]]
     point = Point(4, False, 5, 9, (2, 7), states, [1.0, 2.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
-    told = Point.of_whole(point.whole())
+    told = Point.of(point.whole())
     jax.tree.map(np.testing.assert_array_equal, [told.states, told.pieces], [states, pieces])
     assert [len(own) for own in told.pieces] == [2, 2, 2]
     for field in dataclasses.fields(Point):

@@ -18,8 +18,8 @@ from dpmcmc.inference import predictive
 from dpmcmc.targets import LogisticRegression
 from experiments import fig3_2
 from experiments.panel import choose, compare, config, scores
-from experiments.panel.cells import COLUMNS, Results
 from experiments.panel.methods import METHODS, named
+from experiments.panel.results import COLUMNS, Results
 from experiments.panel.samplers import SGLD
 from experiments.panel.trial import Site
 
@@ -115,19 +115,19 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_cell_has_one_row_with_the_stated_columns(finished):
+def test_every_task_has_one_row_with_the_stated_columns(finished):
     rows = rows_of(finished)
     assert tuple(rows[0]) == COLUMNS
-    cells = {(r["version"], r["method"], r["epsilon"], r["repeat"]) for r in rows}
+    tasks = {(r["version"], r["method"], r["epsilon"], r["repeat"]) for r in rows}
     assert {r["method"] for r in rows if r["version"] == "non-private"} == {"nuts", "map", "map_clipped"}
-    assert len(cells) == len(rows) == 3 + len(FEW) * len(EPSILONS) * 2
+    assert len(tasks) == len(rows) == 3 + len(FEW) * len(EPSILONS) * 2
     assert all(0.5 < float(r["accuracy"]) <= 1 for r in rows)
     for suffix in ("png", "svg", "pdf"):
         assert (finished / f"tiny_public.{suffix}").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_a_cells_guarantee_is_its_plans(finished):
+def test_the_guarantee_of_a_task_is_its_plans(finished):
     data = dpmcmc.data.load("two_normals")
     site = Site.of(panel_of(), data.train, data.spec.row_bound)
     for row in rows_of(finished):
@@ -139,7 +139,7 @@ def test_a_cells_guarantee_is_its_plans(finished):
         assert float(row["delta"]) == DELTA
 
 
-def test_a_killed_run_goes_on_at_its_finished_cells(tmp_path):
+def test_a_killed_run_goes_on_after_its_finished_tasks(tmp_path):
     calls = []
 
     def counted(method, kill=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpmcmc import config as config_room
 from dpmcmc.audit import AuditReport, audit
@@ -30,57 +30,34 @@ from dpmcmc.targets.generalised_linear import GeneralisedLinear
 _MOST_FEATURES = 100_000
 
 
-class Problem(NamedTuple):
-    """Problem that a config is audited on.
-
-    Attributes:
-        name: of the config, for messages.
-        records, features: size of a mechanism's problem, or None for the usual one.
-        steps: of a sampler's run, or None for all.
-        canaries: of method one_run.
-        many: whether the method plants many canaries.
-    """
-
-    name: str
-    records: int | None
-    features: int | None
-    steps: int | None
-    canaries: int | None
-    many: bool
-
-
 def attack(
     config: str,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
-    options: dict[str, Any],
+    overrides: list[str],
+    allow_code: list[str],
     records: int | None,
     features: int | None,
-    *,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Run a configuration on worst-case synthetic neighbours, and prove a lower bound on its epsilon.
 
     Args:
         config, overrides, allow_code: of the command line, as for all commands.
-        options: of :func:`dpmcmc.audit.audit`, by name.
         records, features: size of a mechanism's problem, or None for the usual one.
         as_json: whether to print JSON.
+        options: of :func:`dpmcmc.audit.audit`, by name.
     """
     keep_compiled_programs()
     check_devices()
-    asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
-    plan = planned(
-        asked,
-        Problem(
-            config,
-            records,
-            features,
-            options["steps"],
-            options["canaries"],
-            options["method"] == "one_run",
-        ),
-    )
+    asked = config_file.load(config, overrides, allow_code=allow_code, note=note)
+    _check_promise(asked, config)
+    if asked.mechanism is not None:
+        plan = _plan_of_mechanism(asked, records, features, options)
+    elif records is not None or features is not None:
+        given = "features" if records is None else "records"
+        raise CommandError(f"--{given}: a sampler is audited on its own number of records; leave it out.")
+    else:
+        plan = config_room.make_plan(asked)
     report = audited(plan, asked.name, options)
     if as_json:
         print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
@@ -114,43 +91,44 @@ def audited(plan: Plan, name: str, options: dict[str, Any]) -> AuditReport:
         raise type(error)(f"{option}: {said}", option) from None
 
 
-def planned(config: Config, problem: Problem) -> Plan:
-    """The config's plan; that of a mechanism on a problem of fewer records and features, at the same promise.
-
-    Raises:
-        CommandError: no guarantee to audit, or an option that does not apply.
-    """
+def _check_promise(config: Config, name: str) -> None:
+    """Refuse a config that promises nothing."""
     if config.privacy is None:
         raise CommandError(
-            f"{problem.name}: privacy is null, so nothing is claimed of whole records and there is nothing to audit."
+            f"{name}: privacy is null, so nothing is claimed of whole records and there is nothing to audit."
         )
     if not config_room.is_secret(config):
         raise CommandError(
-            f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
+            f"{name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
             "set it to null."
         )
-    if config.mechanism is None:
-        for name, given in (("records", problem.records), ("features", problem.features)):
-            if given is not None:
-                raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
-        return config_room.make_plan(config)
-    if problem.steps is not None:
+
+
+def _plan_of_mechanism(config: Config, records: int | None, features: int | None, options: dict[str, Any]) -> Plan:
+    """Return the plan of a mechanism on a problem of fewer records and features, at the config's promise.
+
+    Raises:
+        CommandError: an option that does not apply.
+    """
+    if options["steps"] is not None:
         raise CommandError("--steps: only a sampler's run can be shortened; leave it out.")
     known = config_room.describe_data(config).num_records
     assert known is not None
-    records = min(RECORDS, known) if problem.records is None else problem.records
-    if not 1 <= records <= known:
-        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
-    plan = config_room.make_plan(config, num_records=records)
-    if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
-        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
-    features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else FEATURES)
+    asked = min(RECORDS, known) if records is None else records
+    if not 1 <= asked <= known:
+        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {asked}.")
+    plan = config_room.make_plan(config, num_records=asked)
+    if features is not None and not 1 <= features <= _MOST_FEATURES:
+        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {features}.")
     if plan.release is None or not isinstance(plan.target, GeneralisedLinear):
         return plan
+    many = options["method"] == "one_run"
+    usual = min(options["canaries"] or CANARIES, asked) if many else FEATURES
+    assert config.privacy is not None
     assert config.privacy.epsilon is not None
     return plan.mechanism.plan(
-        dataclasses.replace(plan.target, num_features=features),
-        num_records=records,
+        dataclasses.replace(plan.target, num_features=features or usual),
+        num_records=asked,
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
         adjacency=config.privacy.adjacency,

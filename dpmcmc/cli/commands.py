@@ -1,22 +1,22 @@
 """The subcommands by name, each with its options, and ``main``.
 
-A subcommand is declared here, and a function of the module of its name does it. This module is imported when the
-subcommand is carried out, so that a page of help, or a word that is misspelt, waits for no library.
+A subcommand is declared here by its signature and a sentence, and a function of the module of its name does it. The
+module is imported when the subcommand is carried out. A page of help waits for no library.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import gc
+import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import dpmcmc
-from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.options import (
     ADJACENCIES,
     CANARIES,
@@ -57,15 +57,35 @@ app = typer.Typer(
 )
 
 
-@contextlib.contextmanager
-def _libraries() -> Iterator[None]:
-    """Around the import of what carries out a subcommand; Ctrl-C ends the process there."""
-    with loading():
-        yield
-    if not gc.isenabled():  # off since this process began
-        gc.freeze()  # the libraries stay, so no later collection needs to walk through them
-        gc.set_threshold(50_000)  # traces and programs stay too
-        gc.enable()
+#: Options that may be repeated.
+_LISTS = ("overrides", "allow_code", "receipt", "programme")
+
+
+def _command(example: str, group: typer.Typer = app, by: str = "{0}:{0}") -> Callable[[Callable[..., Any]], Any]:
+    """Declare a subcommand.
+
+    Args:
+        example: of its words, which its help prints.
+        group: that it belongs to.
+        by: ``module:function`` that carries it out, where ``{0}`` stands for its name.
+    """
+
+    def declare(declared: Callable[..., Any]) -> Any:
+        room, name = by.format(declared.__name__).split(":")
+
+        @functools.wraps(declared)
+        def carry_out(**given: Any) -> Any:
+            module = importlib.import_module(f"dpmcmc.cli.{room}")
+            if not gc.isenabled():  # off since this process began
+                gc.freeze()  # the libraries stay, so no later collection needs to walk through them
+                gc.set_threshold(50_000)  # traces and programs stay too
+                gc.enable()
+            empty: dict[str, Any] = {key: [] for key in _LISTS if given.get(key, "") is None}
+            return vars(module)[name](**given | empty)
+
+        return group.command(epilog=f"Example: dpmcmc {example}")(carry_out)
+
+    return declare
 
 
 def _print_version(wanted: bool) -> None:
@@ -84,7 +104,7 @@ def _common(
     pass
 
 
-@app.command(epilog="Example: dpmcmc run adult --set privacy.epsilon=0.5")
+@_command("run adult --set privacy.epsilon=0.5")
 def run(
     config: Annotated[
         str | None,
@@ -126,25 +146,9 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
-    with _libraries():
-        from dpmcmc.cli import run as done_by
-    done_by.run(
-        config,
-        overrides,
-        allow_code,
-        out=out,
-        resume=resume,
-        confidential=confidential,
-        per_record=per_record,
-        distributed=distributed,
-        quiet=quiet,
-        as_json=as_json,
-    )
 
 
-@app.command(
-    epilog="Example: dpmcmc sweep grid.yaml --workers 2 --out runs/grid",
-)
+@_command("sweep grid.yaml --workers 2 --out runs/grid", by="sweep:command")
 def sweep(
     grid: Annotated[
         str,
@@ -172,23 +176,11 @@ def sweep(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
-) -> int:
+) -> None:
     """Run every config of a grid of configurations, and write one table and one page."""
-    with _libraries():
-        from dpmcmc.cli import sweep as done_by
-    return done_by.command(
-        grid,
-        overrides,
-        allow_code,
-        out=out,
-        workers=workers,
-        on=on,
-        quiet=quiet,
-        as_json=as_json,
-    )
 
 
-@app.command(epilog="Example: dpmcmc plan adult --set privacy.epsilon=0.5")
+@_command("plan adult --set privacy.epsilon=0.5")
 def plan(
     config: ConfigName,
     overrides: Overrides = None,
@@ -200,12 +192,9 @@ def plan(
     ] = False,
 ) -> None:
     """Say what a run would do and cost; read no record."""
-    with _libraries():
-        from dpmcmc.cli import plan as done_by
-    done_by.plan(config, overrides, allow_code, as_json=as_json, details=details)
 
 
-@app.command(epilog="Example: dpmcmc suggest adult --goal intervals")
+@_command("suggest adult --goal intervals")
 def suggest(
     config: Annotated[
         str | None,
@@ -234,24 +223,9 @@ def suggest(
     as_json: AsJson = False,
 ) -> None:
     """Print a config whose settings are chosen from public facts; read no record."""
-    with _libraries():
-        from dpmcmc.cli import suggest as done_by
-    done_by.suggest(
-        config,
-        overrides,
-        allow_code,
-        goal=goal,
-        target=target,
-        num_records=num_records,
-        num_features=num_features,
-        epsilon=epsilon,
-        delta=delta,
-        picture=picture,
-        as_json=as_json,
-    )
 
 
-@app.command(epilog="Example: dpmcmc verify runs/adult-2026-01-31-abc")
+@_command("verify runs/adult-2026-01-31-abc")
 def verify(
     privacy: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")],
     group: Annotated[
@@ -273,12 +247,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
-    with _libraries():
-        from dpmcmc.cli import verify as done_by
-    done_by.verify(privacy, group, patient, as_json, allow_code or (), delta=delta)
 
 
-@app.command(epilog="Example: dpmcmc receipt runs/adult --record me.csv")
+@_command("receipt runs/adult --record me.csv")
 def receipt(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     record: Annotated[
@@ -303,9 +274,6 @@ def receipt(
     ] = None,
 ) -> None:
     """Say what a run has cost one person, from the released folder and that person's record alone."""
-    with _libraries():
-        from dpmcmc.cli import receipt as done_by
-    done_by.receipt(run, record, allow_code, failure=failure, out=out)
 
 
 _ledger = typer.Typer()
@@ -329,7 +297,7 @@ Receipts = Annotated[
 ]
 
 
-@_ledger.command(epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5")
+@_command("ledger init adult.ledger --epsilon 3 --delta 1e-5", _ledger, "ledger:{0}")
 def init(
     file: Annotated[
         str,
@@ -369,41 +337,19 @@ def init(
     allow_code: AllowCode = None,
 ) -> None:
     """Make a ledger; its budget is fixed for good."""
-    with _libraries():
-        from dpmcmc.cli import ledger as done_by
-    done_by.init(
-        file,
-        epsilon,
-        delta,
-        name=name,
-        adjacency=adjacency,
-        num_records=num_records,
-        filter=filter,
-        order=order,
-        typical=typical,
-        programme=programme,
-        overrides=overrides,
-        allow_code=allow_code,
-    )
 
 
-@_ledger.command(epilog="Example: dpmcmc ledger show adult.ledger")
+@_command("ledger show adult.ledger", _ledger, "ledger:{0}")
 def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print what is left."""
-    with _libraries():
-        from dpmcmc.cli import ledger as done_by
-    done_by.show(file, receipt, as_json)
 
 
-@_ledger.command(epilog="Example: dpmcmc ledger history adult.ledger")
+@_command("ledger history adult.ledger", _ledger, "ledger:{0}")
 def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print every entry."""
-    with _libraries():
-        from dpmcmc.cli import ledger as done_by
-    done_by.history(file, receipt, as_json)
 
 
-@_ledger.command(epilog="Example: dpmcmc ledger copy adult.ledger postgresql://ana@db.example/budgets#adult")
+@_command("ledger copy adult.ledger postgresql://ana@db.example/budgets#adult", _ledger, "ledger:{0}")
 def copy(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The ledger; it is closed by this.")],
     url: Annotated[
@@ -412,12 +358,9 @@ def copy(
     ],
 ) -> None:
     """Copy a file with all its entries into a database; the file admits no run from then on."""
-    with _libraries():
-        from dpmcmc.cli import ledger as done_by
-    done_by.copy(file, url)
 
 
-@app.command(epilog="Example: dpmcmc audit adult_prediction --runs 500")
+@_command("audit adult_prediction --runs 500", by="audit:attack")
 def audit(
     config: ConfigName,
     overrides: Overrides = None,
@@ -451,20 +394,9 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one."""
-    options = {
-        "method": method,
-        "runs": runs,
-        "confidence": confidence,
-        "steps": steps,
-        "canaries": canaries,
-        "seed": seed,
-    }
-    with _libraries():
-        from dpmcmc.cli import audit as done_by
-    done_by.attack(config, overrides, allow_code, options, records, features, as_json=as_json)
 
 
-@app.command(epilog="Example: dpmcmc data rows.parquet rows --x age,hours --y income")
+@_command("data rows.parquet rows --x age,hours --y income")
 def data(
     source: Annotated[
         str,
@@ -482,20 +414,14 @@ def data(
     test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
 ) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
-    with _libraries():
-        from dpmcmc.cli import data as done_by
-    done_by.data(source, folder, x, y, test)
 
 
-@app.command(epilog="Example: dpmcmc configs")
+@_command("configs")
 def configs(as_json: AsJson = False) -> None:
     """List the configurations that come with the package."""
-    with _libraries():
-        from dpmcmc.cli import configs as done_by
-    done_by.configs(as_json)
 
 
-@app.command(epilog="Example: dpmcmc schema --out schema.json")
+@_command("schema --out schema.json")
 def schema(
     out: Annotated[
         str | None,
@@ -503,9 +429,6 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON schema of a configuration, by which an editor completes and checks one."""
-    with _libraries():
-        from dpmcmc.cli import schema as done_by
-    done_by.schema(out)
 
 
 _program: Any = typer.main.get_command(app)

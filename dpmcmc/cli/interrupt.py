@@ -7,8 +7,9 @@ done, it breaks the interpreter's own shutdown.
 
 An interrupted import is worse: a compiled module may turn the exception into another one, or crash the process.
 
-So a signal ends the process at once while a command loads. While a command runs it is raised as soon as no import is
-under way, and again until it is being handled. After the command it is ignored, since the exit code is decided.
+So a signal ends the process at once while the command line is read. While a command runs it is raised as soon as no
+import is under way, and again until it is being handled. After the command it is ignored, since the exit code is
+decided.
 
 In the first hundredths of a second, before the package is imported, Ctrl-C still shows Python's traceback.
 """
@@ -20,8 +21,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType, MethodType
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 #: Exit code of a command that the user stopped, as shells have it.
@@ -37,43 +38,27 @@ def while_importing() -> None:
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Let SIGINT end the process while a command loads more, if the process belongs to the command alone."""
-    before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
-    command = before.__self__ if isinstance(before, MethodType) else None
-    if not isinstance(command, _Command) or not command.alone:
-        yield
-        return
-    signal.signal(signal.SIGINT, _leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
 def heeded() -> Iterator[_Command]:
     """Raise KeyboardInterrupt inside on SIGINT, and again if it is swallowed.
 
     A handler that the caller has set stays.
     """
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
-    command = _Command(alone=before is _leave, caller=sys._getframe(2))  # beyond __enter__
+    command = _Command(sys._getframe(2))  # beyond __enter__
     if before not in (signal.default_int_handler, _leave):
         yield command
         return
-    hook = sys.unraisablehook
-    sys.unraisablehook = command.unraisable
-    command.hook = hook
     signal.signal(signal.SIGINT, command.interrupt)
+    sys.unraisablehook = command.unraisable
     try:
-        command.running = True
         yield command
     finally:
         command.running = False
-        command.disarm()
+        if command.alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, command.alarm)
         signal.signal(signal.SIGINT, signal.SIG_IGN if before is _leave else before)
-        sys.unraisablehook = hook
+        sys.unraisablehook = command.hook
         # Where eval() of a text let a KeyboardInterrupt through, Python ends the process by SIGINT, whoever caught it
         # further out. The next eval() of a text takes that back.
         eval("0")
@@ -81,42 +66,40 @@ def heeded() -> Iterator[_Command]:
             raise KeyboardInterrupt
 
 
-_REPEATS = os.name == "posix"
-
-
 class _Command:
     """Handlers of one command; silent once it is not running.
 
     Attributes:
-        alone: whether the process belongs to the command and ends with it.
         caller: frame that the command is called from.
+        running: whether it runs.
         stopped: whether SIGINT has come.
         waiting: whether it waits for the end of an import.
+        hook: of Python, for exceptions that nobody can catch.
+        alarm: handler of the timer before it was taken; None where it was not.
     """
 
-    def __init__(self, alone: bool, caller: FrameType) -> None:
-        self.alone = alone
+    def __init__(self, caller: FrameType) -> None:
         self.caller = caller
-        self.running = False
+        self.running = True
         self.stopped = False
         self.waiting = False
-        self.hook: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
-        self._alarm: Any = None
+        self.hook = sys.unraisablehook
+        self.alarm: Any = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT: raise KeyboardInterrupt, and go on raising it if it is swallowed."""
-        if self.running:
-            self.stopped = True
-            self._arm()
-            self._raise_unless_importing(frame)
+        """Handle SIGINT, and the timer that repeats it: raise KeyboardInterrupt, unless that is being handled.
 
-    def again(self, number: int, frame: FrameType | None) -> None:
-        """Raise again some time after SIGINT, unless it is being handled."""
-        if self.running and not _being_handled():
-            self._raise_unless_importing(frame)
-
-    def _raise_unless_importing(self, frame: FrameType | None) -> None:
-        self.waiting = _REPEATS and self._importing(frame)
+        The timer starts at the first SIGINT, since the caller may use it.
+        """
+        repeated = number != signal.SIGINT
+        if not self.running or (repeated and _being_handled()):
+            return
+        self.stopped = True
+        repeats = os.name == "posix"
+        if repeats and self.alarm is None:
+            self.alarm = signal.signal(signal.SIGALRM, self.interrupt) or signal.SIG_DFL
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+        self.waiting = repeats and self._importing(frame)
         if not self.waiting:
             raise KeyboardInterrupt
 
@@ -127,19 +110,6 @@ class _Command:
                 return True
             frame = frame.f_back
         return False
-
-    def _arm(self) -> None:
-        """Start the timer that calls :meth:`again` until the command ends. It starts at the first SIGINT, since the
-        caller may use the timer."""
-        if _REPEATS and self._alarm is None:
-            self._alarm = signal.signal(signal.SIGALRM, self.again) or signal.SIG_DFL
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
-
-    def disarm(self) -> None:
-        """Release the timer, if it was taken."""
-        if self._alarm is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._alarm)
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Print no traceback of a swallowed Ctrl-C: it comes again."""

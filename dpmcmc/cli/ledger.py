@@ -27,42 +27,34 @@ from dpmcmc.storage.files import read_json
 
 def init(
     file: str,
-    epsilon: float,
-    delta: float,
     *,
     name: str | None,
-    adjacency: str,
-    num_records: int | None,
     filter: str | None,
-    order: int | None,
     typical: str | None,
-    programme: list[str] | None,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    programme: list[str],
+    overrides: list[str],
+    allow_code: list[str],
+    **terms: Any,
 ) -> None:
-    """Make a ledger; its budget is fixed for good."""
+    """Make a ledger; its budget is fixed for good. ``terms`` are those that :meth:`Ledger.init` takes as they are."""
 
     def planned(config: str) -> Guarantee:
-        return _load_guarantee(config, overrides or [], allow_code or (), num_records)
+        return _load_guarantee(config, overrides, allow_code, terms["num_records"])
 
     with _verdicts():
         ledger = Ledger.init(
             file,
+            **terms,
             name=name or place(file).stem,
-            num_records=num_records,
-            adjacency=adjacency,
-            epsilon=epsilon,
-            delta=delta,
             filter=filter or ("programme" if programme else "renyi"),
-            order=order,
-            programme=[planned(config) for config in programme or []],
+            programme=[planned(config) for config in programme],
             typical=planned(typical) if typical else None,
         )
         say(f"made {ledger.path}")
         _show(ledger, ledger.state())
 
 
-def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
+def show(file: str, receipt: list[str], as_json: bool) -> None:
     """Print what is left."""
     with _verdicts():
         ledger = _open_confirmed(file, receipt)
@@ -71,7 +63,7 @@ def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
         ledger.check()
 
 
-def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
+def history(file: str, receipt: list[str], as_json: bool) -> None:
     """Print every entry."""
     with _verdicts():
         ledger = _open_confirmed(file, receipt)
@@ -102,10 +94,10 @@ def _verdicts() -> Iterator[None]:
         raise CommandError(str(error), code=1) from None
 
 
-def _open_confirmed(file: str, receipts: list[str] | None) -> Ledger:
+def _open_confirmed(file: str, receipts: list[str]) -> Ledger:
     """Return the ledger, after checking that it holds the runs of these receipts."""
     ledger = Ledger(file)
-    for name in receipts or []:
+    for name in receipts:
         for receipt in _receipts(Path(name), ledger.path):
             ledger.confirm(receipt)
     return ledger
@@ -126,19 +118,12 @@ def _receipts(path: Path, ledger: Place) -> list[Receipt]:
     """Return the receipts of a run folder's ``privacy.json``, or of a file that holds one receipt."""
     try:
         body = read_json(path)
-        found = body.get("ledger", body)
-        found = found if isinstance(found, list) else [found]
+        told = body.get("ledger", body)
+        found = told if isinstance(told, list) else [told]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]
     except OSError as error:
         raise CommandError(f"{path}: cannot be read ({error.strerror}); give a run folder's privacy.json.") from None
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-        RecursionError,
-    ):
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
 
 
@@ -156,9 +141,10 @@ def _show(ledger: Ledger, state: State) -> None:
     unit = "" if terms.filter == "programme" else f": {terms.unit} adds"
     lines = [(terms.name, promised), ("filter", f"{terms.filter}{unit}")]
     if terms.filter == "programme":
-        joint = round_up(terms.joint_epsilon or 0.0)
-        spent = f"{state.spent:g} of {terms.budget:g} runs of the programme"
-        lines += [("spent", spent), ("all", f"ε {joint} together")]
+        lines += [
+            ("spent", f"{state.spent:g} of {terms.budget:g} runs of the programme"),
+            ("all", f"ε {round_up(terms.joint_epsilon or 0.0)} together"),
+        ]
     else:
         worth = round_up(state.epsilon) if state.spent else "0"
         left = f"{round_down(state.epsilon_left, 3):g}"
@@ -172,15 +158,12 @@ def _show(ledger: Ledger, state: State) -> None:
     reserved = [entry for entry in entries if entry.kind == "reserve"]
     outcomes = {run.id: _OUTCOMES[run.outcome] for run in state.runs}
     if len(reserved) > _SHOWN:
-        earlier = f"{len(reserved) - _SHOWN} earlier; dpmcmc ledger history lists them"
-        lines.append(("runs", earlier))
+        lines.append(("runs", f"{len(reserved) - _SHOWN} earlier; dpmcmc ledger history lists them"))
     for entry in reserved[-_SHOWN:]:
         epsilon = entry.body.get("guarantee", {}).get("epsilon")
         cost = "no ε" if epsilon is None else f"ε {round_up(epsilon, 3)}"
-        said = f"{cost}  {entry.time[:10]}  {outcomes[entry.run]}  {entry.body['label']}"
-        lines.append(("run", said))
-    whole = f"{state.entries} entries, whole; the last is {state.head[:16]}"
-    print(rows([*lines, *moved, (YES, whole)]))
+        lines.append(("run", f"{cost}  {entry.time[:10]}  {outcomes[entry.run]}  {entry.body['label']}"))
+    print(rows([*lines, *moved, (YES, f"{state.entries} entries, whole; the last is {state.head[:16]}")]))
 
 
 def _json(state: State) -> dict[str, Any]:

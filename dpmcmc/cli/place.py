@@ -8,6 +8,7 @@ import functools
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -26,21 +27,19 @@ from dpmcmc.storage.surroundings import check_free, inside
 
 
 class RunOptions(NamedTuple):
-    """Options of ``dpmcmc run``; see ``run.run``."""
+    """Options of ``dpmcmc run``, as ``commands.py`` declares them; ``pictures``: whether the page has some."""
 
-    config: str | None
-    overrides: list[str]
-    allow_code: list[str]
-    out: str | None
-    resume: str | None
-    confidential: str | None
-    per_record: bool
+    config: str | None = None
+    overrides: Sequence[str] = ()
+    allow_code: Sequence[str] = ()
+    out: str | None = None
+    resume: str | None = None
+    confidential: str | None = None
+    per_record: bool = False
     distributed: bool = False
-
-    @property
-    def named(self) -> str:
-        """Words that name the config on a command line, its changes included."""
-        return command_words(self.config or "", self.overrides)
+    quiet: bool = False
+    as_json: bool = False
+    pictures: bool = True
 
 
 @dataclass
@@ -48,27 +47,32 @@ class Place:
     """Folders that a run writes in, and what it needs to resume there.
 
     Attributes:
+        asked: options of the command.
         folder: of what is released, with ``config.yaml`` from the start.
         confidential: of what is not.
         modules: outside this library; ``--resume`` needs ``--allow-code`` for each.
         resumed: whether the run was begun before.
         day: on which it was begun.
-        per_record: whether every record has an account.
-        named: what names the config on a command line.
-        distributed: whether several processes share the run.
+        per_record: whether every record has an account, once the folders are made.
         checkpoint: of the run, once the folders are made.
     """
 
+    asked: RunOptions
     folder: Path
     confidential: Path
-    modules: tuple[str, ...] = ()
-    resumed: bool = False
-    day: datetime.date = field(default_factory=today)
-    per_record: bool = False
-    named: str = ""
-    distributed: bool = False
+    modules: tuple[str, ...]
+    resumed: bool
+    day: datetime.date
+    per_record: bool = field(init=False)
     checkpoint: Checkpoint = field(init=False)
     _made: list[Path] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def named(self) -> str:
+        """Words that name the config on a command line, its changes included."""
+        if self.resumed:
+            return str(self.folder / CONFIG)
+        return command_words(self.asked.config or "", self.asked.overrides)
 
     @functools.cached_property
     def run_folder(self) -> RunFolder:
@@ -105,22 +109,22 @@ class Place:
 
     def _account_as_begun(self) -> None:
         """Note that every record has an account, or go on with what was noted."""
-        begun = bool(self.checkpoint.read_note("per_record"))
-        if not self.resumed and self.per_record != begun:
-            self.checkpoint.note(per_record=self.per_record)
-            begun = self.per_record
-        if self.per_record and not begun:
+        asked = self.asked.per_record
+        self.per_record = bool(self.checkpoint.read_note("per_record"))
+        if not self.resumed and self.per_record != asked:
+            self.checkpoint.note(per_record=asked)
+            self.per_record = asked
+        if asked and not self.per_record:
             raise CommandError(
                 f"--per-record: the run in {self.folder} was begun without an account of the records; leave the option "
                 "out."
             )
-        self.per_record = begun
 
     def date(self) -> None:
         """Give the folders, which change with each file in them, the one time that their files bear."""
         self.run_folder.date(*(folder for folder in (self.folder, self.confidential) if folder.exists()))
 
-    def clear(self, ledger: str | Path | None) -> bool:
+    def clear(self, ledger: str | None) -> bool:
         """Remove what a new run has made, unless it has begun.
 
         Args:
@@ -146,7 +150,7 @@ class Place:
         """Command that goes on with the run."""
         elsewhere = "" if self.confidential == self.folder / CONFIDENTIAL else f" --confidential {self.confidential}"
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
-        together = " --distributed" if self.distributed else ""
+        together = " --distributed" if self.asked.distributed else ""
         return f"dpmcmc run --resume {self.folder}{together}{elsewhere}{allowed}"
 
 
@@ -175,16 +179,8 @@ def find_place(asked: RunOptions) -> tuple[Config, Place]:
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
-    return config, Place(
-        folder,
-        confidential,
-        own_modules(config),
-        resumed,
-        day_of(folder / CONFIG) if resumed else today(),
-        asked.per_record,
-        str(folder / CONFIG) if resumed else asked.named,
-        asked.distributed,
-    )
+    day = day_of(folder / CONFIG) if resumed else today()
+    return config, Place(asked, folder, confidential, config_file.foreign_modules(config), resumed, day)
 
 
 #: Names in ``confidential/`` that a start leaves if it is killed before the config is there.
@@ -198,7 +194,7 @@ def _load_begun(asked: RunOptions, folder: Path, confidential: Path) -> Config:
         CommandError: there is nothing to go on with, or another config is given.
     """
     devices = [word for word in asked.overrides if word.startswith("run.mesh")]
-    if asked.resume is not None and (asked.out is not None or (not asked.config and devices != asked.overrides)):
+    if asked.resume is not None and (asked.out is not None or (not asked.config and devices != [*asked.overrides])):
         raise CommandError(
             "--resume: goes on in its own folder with its own config; leave --out out, and --set but of run.mesh."
         )
@@ -223,12 +219,6 @@ def _load_begun(asked: RunOptions, folder: Path, confidential: Path) -> Config:
                 "elsewhere with --out."
             )
     return begun
-
-
-def own_modules(config: Config) -> tuple[str, ...]:
-    """Modules outside this library that a config names, each once."""
-    names = config_room.modules_of_ones_own(config)
-    return tuple(dict.fromkeys(module for _, module in config_file.foreign(names, ())))
 
 
 def default_folder(name: str) -> Path:

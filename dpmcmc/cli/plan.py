@@ -14,14 +14,14 @@ from dpmcmc.report.screen import lines_of_plan, uses, width
 
 def plan(
     config: str,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    overrides: list[str],
+    allow_code: list[str],
     *,
     as_json: bool,
     details: bool,
 ) -> None:
     """Say what a run would do and cost; read no record."""
-    asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
+    asked = config_file.load(config, overrides, allow_code=allow_code, note=note)
     made = config_room.make_plan(asked)
     if as_json:
         print(json.dumps(made.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False))
@@ -42,7 +42,7 @@ def plan(
     else:
         if INTERVALS in made.usable_for:
             lines += width(None, made.verdict.predicted_width)
-        words = command_words(config, overrides or [])
+        words = command_words(config, overrides)
         lines += uses(made.verdict, made, words)
         if len(made.usable_for) == len(made.verdict.reasons):
             lines.append(("more", f"dpmcmc plan {words} --all"))

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.refusals import CommandError, check_new_file
 from dpmcmc.data.one_record import read_record
 from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
@@ -23,7 +23,7 @@ from dpmcmc.storage.surroundings import inside
 def receipt(
     run: str,
     record: str,
-    allow_code: list[str] | None,
+    allow_code: list[str],
     *,
     failure: float,
     out: str | None,
@@ -35,12 +35,14 @@ def receipt(
     except InputError as error:
         raise CommandError(f"--{error}.") from None
     if out is not None:
-        _check_place(Path(out), folder)
+        if inside(out, folder):
+            raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
+        check_new_file("--out", Path(out))
     result = load(folder)
     saved = result.plan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
-        plan, request = config_room.load_released_plan(folder, saved, allow_code or ())
+        plan, request = config_room.load_released_plan(folder, saved, allow_code)
     encoded, moved = read_record(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:
@@ -55,19 +57,3 @@ def receipt(
     except OSError as error:
         raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
     print(rows([("saved", f"{out}, which only you can read")]))
-
-
-def _check_place(out: Path, folder: Path) -> None:
-    """Refuse a file that is there, and one in the folder that others read.
-
-    Raises:
-        CommandError: it is one.
-    """
-    if inside(out, folder):
-        raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
-    try:
-        exists = out.exists() or out.is_symlink()
-    except OSError as error:
-        raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
-    if exists:
-        raise CommandError(f"--out: {out} is there already; give another file.")

@@ -5,8 +5,10 @@ An exception that nobody meant to raise is a fault of ours, and goes to a privat
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -32,6 +34,21 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
+
+
+def check_new_file(option: str, path: Path) -> None:
+    """Refuse a file that is there already, or whose folder is not.
+
+    Raises:
+        CommandError: it cannot be made.
+    """
+    try:
+        if os.path.lexists(path):
+            raise CommandError(f"{option}: {path} exists already; choose another file.")
+        if not path.parent.is_dir():
+            raise CommandError(f"{option}: the folder of {path} does not exist; make it first.")
+    except OSError as error:
+        raise CommandError(f"{option}: {path} cannot be written ({error.strerror}); choose another file.") from None
 
 
 def exit_code(work: Callable[[], object]) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh
@@ -32,7 +32,7 @@ from dpmcmc.engine.agreement import said_by_first
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.processes import connect
-from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.plan import Plan
@@ -47,58 +47,36 @@ if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
 
 
-def run(
-    config: str | None,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
-    *,
-    out: str | None,
-    resume: str | None,
-    confidential: str | None,
-    per_record: bool,
-    distributed: bool,
-    quiet: bool,
-    as_json: bool,
-    pictures: bool = True,
-) -> None:
-    """Run a configuration, and write a folder that can be published."""
-    if per_record and distributed:
+def run(**options: Any) -> None:
+    """Run a configuration, and write a folder that can be published; options as of :class:`RunOptions`."""
+    asked = RunOptions(**options)
+    if asked.per_record and asked.distributed:
         raise CommandError("--per-record: is one process's; leave --distributed out.")
-    asked = RunOptions(
-        config,
-        overrides or [],
-        allow_code or [],
-        out,
-        resume,
-        confidential,
-        per_record,
-        distributed,
-    )
-    if distributed:
+    if asked.distributed:
         _join(asked)
-    if quiet and as_json:
+    if asked.quiet and asked.as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
-    console = Screen(quiet or as_json)
+    console = Screen(asked.quiet or asked.as_json)
     keep_compiled_programs()
-    if distributed and jax.process_index() > 0:
+    if asked.distributed and jax.process_index() > 0:
         return _take_part(asked)
-    loaded, place = _find_place(asked)
+    config, place = _find_place(asked)
     check_devices()
-    with config_room.run_device(loaded):
-        mesh = _mesh(loaded)
+    with config_room.run_device(config):
+        mesh = _mesh(config)
         started = time.perf_counter()
-        plan = config_room.make_plan(loaded)
+        plan = config_room.make_plan(config)
         calibrate_seconds = time.perf_counter() - started
-        if resume is None and per_record:
-            _account(loaded, plan)  # refused before a folder is made
-        said_by_first(lambda: place.make(loaded))
+        if asked.resume is None and asked.per_record:
+            _account(config, plan)  # refused before a folder is made
+        said_by_first(lambda: place.make(config))
         try:
-            folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console, pictures)
+            folder = _carry_out(config, plan, place, mesh, calibrate_seconds, console)
         finally:
             place.checkpoint.close()
-    if as_json:
+    if asked.as_json:
         print(json.dumps(_read_released(place.folder, folder), indent=2, allow_nan=False))
-    elif quiet:
+    elif asked.quiet:
         say(folder)
 
 
@@ -124,8 +102,8 @@ def _find_place(asked: RunOptions) -> tuple[Config, Place]:
     found: list[tuple[Config, Place]] = []
 
     def find() -> tuple[bool, str]:
-        config, place = find_place(asked)
-        found.append((config, place))
+        found.append(find_place(asked))
+        ((config, place),) = found
         return place.resumed, config_room.dump(config, _ROOT)
 
     said_by_first(find)
@@ -141,6 +119,11 @@ def _load_config(asked: RunOptions) -> Config:
     resumed, text = said_by_first(lambda: (False, ""))
     if asked.config is None or resumed:
         return config_file.of_text(text, _ROOT, "--resume", asked.allow_code)
+    return _load(asked)
+
+
+def _load(asked: RunOptions) -> Config:
+    assert asked.config is not None
     return config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
 
 
@@ -150,10 +133,7 @@ def _join(asked: RunOptions) -> None:
     Raises:
         CommandError: this process cannot tell its number, or cannot reach the others.
     """
-    trusted = False
-    if asked.config is not None:
-        loaded = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
-        trusted = loaded.run is not None and loaded.run.trusted_network
+    trusted = asked.config is not None and _load(asked).where.trusted_network
     try:
         connect(trusted)
     except (ValueError, RuntimeError) as error:
@@ -166,8 +146,7 @@ def _mesh(config: Config) -> Mesh | None:
     Raises:
         CommandError: what several processes cannot do.
     """
-    shared = None if config.run is None else config.run.mesh
-    if jax.process_count() > 1 and shared is None:
+    if jax.process_count() > 1 and config.where.mesh is None:
         raise CommandError(
             "run.mesh: several processes need to know how their devices share the work; give it, for example by "
             "--set run.mesh.data=2."
@@ -184,7 +163,7 @@ def _take_part(asked: RunOptions) -> None:
             mesh = _mesh(config)
             plan = config_room.make_plan(config)
             said_by_first(lambda: None)  # the folders are made
-            with Life(plan, key=_seed(config), mesh=mesh) as life:
+            with Life(plan, key=config.noise_seed, mesh=mesh) as life:
                 life.read(config_room.load_data(config).train)
                 life.carry_out()
     except DivergedError:
@@ -202,14 +181,6 @@ def _lost(error: jax.errors.JaxRuntimeError, mend: str) -> CommandError:
     )
 
 
-def _seed(config: Config) -> int | None:
-    return None if config.privacy is None else config.privacy.insecure_noise_seed
-
-
-def _ledger(config: Config) -> str | None:
-    return None if config.privacy is None else config.privacy.ledger
-
-
 def _account(config: Config, plan: Plan) -> RecordAccount:
     from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
 
@@ -223,50 +194,48 @@ def _carry_out(
     mesh: Mesh | None,
     calibrate_seconds: float,
     console: Console,
-    pictures: bool,
 ) -> Path:
     """Carry out the run, from the reservation to its end in the ledger; return the folder of the draws."""
     life: Life | None = None
+
+    def begun() -> bool:
+        return life is not None and life.begun
+
     try:
         account = _account(config, plan) if place.per_record else None
         life = Life(
             plan if account is None else account.whole,
-            key=_seed(config),
+            key=config.noise_seed,
             checkpoint=place.checkpoint,
-            ledger=_ledger(config),
+            ledger=config.ledger,
             mesh=mesh,
             label=config.name,
-            engine=None if config.run is None else config.run.engine,
-            trusted_network=config.run is not None and config.run.trusted_network,
+            engine=config.where.engine,
+            trusted_network=config.where.trusted_network,
         )
         with life:
-            run = ConfiguredRun(
-                config,
-                plan,
-                config_room.load_data(config, plan),
-                place,
-                life,
-                account,
-                Pictures(pictures),
-            )
+            data = config_room.load_data(config, plan)
+            run = ConfiguredRun(config, plan, data, place, life, account, Pictures(place.asked.pictures))
             run.read()
             run.print_plan(console)
             run.open()
             return _compute_and_save(run, calibrate_seconds, console)
     except KeyboardInterrupt:
-        raise _stopped(life is not None and life.begun, place) from None
+        spent = "what it was to spend stays spent"
+        if not begun():
+            spent = "nothing was computed from a record, and nothing is spent"
+        raise CommandError(f"stopped by the user; {spent}; it goes on with: {place.command}", code=130) from None
     except _DiskFull:  # there may be room when the run is resumed
         raise
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise
         # A run that has not begun leaves nothing.
-        begun = life is not None and life.begun
-        goes_on = begun or not place.clear(_ledger(config))
+        goes_on = begun() or not place.clear(config.ledger)
         mend = f"go on with: {place.command}" if goes_on else "start the run anew."
         raise _lost(error, mend) from None
     except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
-        if (life is None or not life.begun) and not place.clear(_ledger(config)) and not place.resumed:
+        if not begun() and not place.clear(config.ledger) and not place.resumed:
             raise CommandError(
                 f"{str(error).removesuffix('.')}; the ledger may hold budget for this run, which goes on with: "
                 f"{place.command}"
@@ -280,17 +249,12 @@ class _DiskFull(CommandError):
     """Something could not be written while the run was computed or saved."""
 
 
-def _stopped(begun: bool, place: Place) -> CommandError:
-    """Say what a run that the user stopped has spent, and how to resume it."""
-    spent = "what it was to spend stays spent" if begun else "nothing was computed from a record, and nothing is spent"
-    return CommandError(f"stopped by the user; {spent}; it goes on with: {place.command}", code=130)
-
-
 def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Console) -> Path:
     """Compute, save, and close the ledger's entry; a failure is one sentence of public facts or of released values."""
     place = run.place
     try:
-        result = _compute(run, console)
+        with show_progress(True, run.life, console) as report:
+            result = run.life.carry_out(report)
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
@@ -319,9 +283,3 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         ) from None
     run.finish()
     return folder
-
-
-def _compute(run: ConfiguredRun, console: Console) -> Result:
-    """Compute the release, and show how far it is."""
-    with show_progress(True, run.life, console) as report:
-        return run.life.carry_out(report)

@@ -142,7 +142,7 @@ class ConfiguredRun:
         """Say what will be done."""
         mesh = self.life.mesh
         used = self.life.device
-        asked = self.config.run is not None and self.config.run.device != "auto"
+        asked = self.config.where.device != "auto"
         run_text.print_plan(
             self.facts,
             None if mesh is None else sizes(mesh),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.refusals import CommandError, check_new_file
 from dpmcmc.config.for_editors import text
 from dpmcmc.config.shipped import HEADER
 from dpmcmc.report.lines import say
@@ -18,10 +17,7 @@ def schema(out: str | None) -> None:
         print(text(), end="")
         return
     path = Path(out)
-    if os.path.lexists(path):
-        raise CommandError(f"--out: {path} exists already; choose another file.")
-    if not path.parent.is_dir():
-        raise CommandError(f"--out: the folder of {path} does not exist; make it first.")
+    check_new_file("--out", path)
     try:
         write_atomically(path, lambda file: file.write_text(text(), encoding="utf-8"))
     except OSError as error:

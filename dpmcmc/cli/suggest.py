@@ -14,7 +14,7 @@ from typing import cast
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.refusals import CommandError, check_new_file
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
@@ -36,6 +36,13 @@ from dpmcmc.targets import TARGETS
 #: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.
 _KEPT = ("epsilon", "delta", "adjacency", "ledger")
 _OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "run")
+#: Option that states a fact -> its key of a config.
+_FACTS = {
+    "num_records": "data.num_records",
+    "num_features": "data.num_features",
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+}
 #: Path in a config that names no file, and δ of a config until N gives the default.
 _YOURS, _STAND_IN = "my.npz", 1e-9
 #: Endings of a picture's file.
@@ -44,32 +51,22 @@ _PICTURES = (".png", ".pdf", ".svg")
 
 def suggest(
     config: str | None,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    overrides: list[str],
+    allow_code: list[str],
     *,
     goal: str,
     target: str,
-    num_records: int | None,
-    num_features: int | None,
-    epsilon: float | None,
-    delta: float | None,
     picture: str | None,
     as_json: bool,
+    **facts: float | None,
 ) -> None:
-    """Print a config whose settings are chosen from public facts; read no record."""
-    if config is None and None in (num_records, num_features, epsilon):
+    """Print a config whose settings are chosen from public facts, those of ``_FACTS`` among them; read no record."""
+    if config is None and None in (facts[name] for name in _FACTS if name != "delta"):
         raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
     if picture is not None:
         _check_picture(Path(picture))
-    given: dict[str, float | None] = {
-        "data.num_records": num_records,
-        "data.num_features": num_features,
-    }
-    given |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
-    changes = [
-        *(f"{key}={value!r}" for key, value in given.items() if value is not None),
-        *(overrides or []),
-    ]
+    given = {key: facts[name] for name, key in _FACTS.items() if facts[name] is not None}
+    changes = [*(f"{key}={value!r}" for key, value in given.items()), *overrides]
     question = _ConfigRequest(cast(Goal, goal))
     if config is None:
         data = {"path": _YOURS, "row_bound": 1.0}
@@ -79,7 +76,7 @@ def suggest(
         asked = config_file.load(
             config,
             changes,
-            allow_code=allow_code or (),
+            allow_code=allow_code,
             completed=question.completed,
             note=note,
         )
@@ -105,15 +102,8 @@ def suggest(
 
 
 def _check_picture(file: Path) -> None:
-    """Refuse a file that is there already, or that cannot be a picture.
-
-    Raises:
-        CommandError: with what to give.
-    """
-    if file.exists():
-        raise CommandError(f"--picture: {file} exists already; choose another file.")
-    if not file.parent.is_dir():
-        raise CommandError(f"--picture: the folder of {file} does not exist; make it first.")
+    """Refuse a file that is there already, or that cannot be a picture."""
+    check_new_file("--picture", file)
     if file.suffix not in _PICTURES:
         raise CommandError(f"--picture: {file} must end in one of {', '.join(_PICTURES)}.")
 
@@ -237,10 +227,7 @@ def _commented(values: Mapping[str, object], reasons: Sequence[str], anew: Seque
         reasons: for its settings.
         anew: YAML paths of the given config that are not kept.
     """
-    lines = [
-        *reasons,
-        *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else []),
-    ]
+    lines = [*reasons, *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else [])]
     comments = "".join(
         f"{part}\n"
         for line in lines

@@ -33,9 +33,10 @@ from dpmcmc import config as config_room
 from dpmcmc.cli import run as run_room
 from dpmcmc.cli.interrupt import STOPPED
 from dpmcmc.cli.options import note
-from dpmcmc.cli.place import default_folder, own_modules
+from dpmcmc.cli.place import default_folder
 from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import grid as grids
+from dpmcmc.config.file import foreign_modules
 from dpmcmc.config.grid import Grid, SweptConfig
 from dpmcmc.engine.results_table import Row, alone, csv_of
 from dpmcmc.engine.tasks import Lost, outcomes
@@ -85,8 +86,8 @@ class Swept:
 
 def command(
     grid: str,
-    overrides: list[str] | None,
-    allow_code: list[str] | None,
+    overrides: list[str],
+    allow_code: list[str],
     *,
     out: str | None,
     workers: int,
@@ -99,10 +100,10 @@ def command(
         raise CommandError("--json: prints the folder already; leave --quiet out.")
     if not 1 <= workers <= _MOST_WORKERS:
         raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
-    loaded = grids.load(grid, overrides, allow_code=allow_code or [], note=note)
+    loaded = grids.load(grid, overrides, allow_code=allow_code, note=note)
     tell = Screen(quiet or as_json).print
     with contextlib.nullcontext() if on is None else _cluster(on) as executor:
-        done = carry_out(loaded, out, allow_code or (), tell, workers=workers, executor=executor)
+        done = carry_out(loaded, out, allow_code, tell, workers=workers, executor=executor)
     if as_json:
         whole = done.together
         stated = whole and {"epsilon": whole.epsilon, "delta": whole.delta, "adjacency": whole.adjacency}
@@ -179,18 +180,16 @@ class _Run:
     plan: Plan
     task: Task
 
-    @property
-    def guarantee(self) -> Guarantee | None:
-        """Guarantee of the run, which costs more than was planned where it went on elsewhere."""
+    def cost(self) -> Guarantee | None:
+        """Return the guarantee of the run, which costs more than was planned where it went on elsewhere."""
         planned = self.plan.guarantee if config_room.is_secret(self.swept.config) else None
         said = read_table(self.task.folder / PRIVACY)
         if planned is None or said.get("events") in (None, [], [event.to_json() for event in planned.events]):
             return planned
         return Guarantee.from_json(said)
 
-    def row(self, status: str) -> Row:
+    def row(self, status: str, cost: Guarantee | None) -> Row:
         """Return the config's row of the table."""
-        cost = self.guarantee
         said = read_table(self.task.folder / "metrics.json") if status == "released" else {}
         scores = {name: said.get(name) for name in MEASURES}
         return {
@@ -225,12 +224,12 @@ def carry_out(
         KeyboardInterrupt: stopped; the table says how far each config has come.
     """
     folder = (default_folder(grid.name) if out is None else Path(out)).absolute()
-    runs = [_planned(swept, folder, allow_code) for swept in grid.configs]
+    runs = _plan_configs(grid, folder, allow_code)
     texts = {run.task.config: config_room.dump(run.swept.config, folder / CONFIDENTIAL) for run in runs}
     _check_folder(folder, texts)
     _check_ledgers(runs)
     tell(f"sweep    {grid.name}: {len(runs)} configs over {', '.join(grid.keys) or 'repeats'}, in {folder}")
-    tell(f"privacy  {sweep_page.cost(*together(runs))}")
+    tell(f"privacy  {sweep_page.cost(*together(runs, [run.cost() for run in runs]))}")
     with alone(folder / CONFIDENTIAL):
         os.chmod(folder / CONFIDENTIAL, 0o700)
         begun = [path for path in texts if path.exists()]
@@ -259,16 +258,24 @@ def _last_line(done: Swept) -> str:
     return f"saved    {done.folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}"
 
 
-def _planned(swept: SweptConfig, folder: Path, allow_code: Collection[str]) -> _Run:
-    """Return a config with its plan."""
+def _plan_configs(grid: Grid, folder: Path, allow_code: Collection[str]) -> list[_Run]:
+    """Return each config with its plan, which the repeats of a config share."""
+    runs: list[_Run] = []
+    for swept in grid.configs:
+        plan = _plan(swept) if swept.repeat == 1 else runs[-1].plan
+        name = f"{swept.number:04d}"
+        allowed = (*allow_code, *foreign_modules(swept.config))
+        task = Task(folder / CONFIDENTIAL / f"{name}.yaml", folder / "configs" / name, allowed)
+        runs.append(_Run(swept, plan, task))
+    return runs
+
+
+def _plan(swept: SweptConfig) -> Plan:
     try:
         with config_room.run_device(swept.config):
-            plan = config_room.make_plan(swept.config)
+            return config_room.make_plan(swept.config)
     except InputError as error:
         raise CommandError(f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run.") from None
-    name = f"{swept.number:04d}"
-    allowed = (*allow_code, *own_modules(swept.config))
-    return _Run(swept, plan, Task(folder / CONFIDENTIAL / f"{name}.yaml", folder / "configs" / name, allowed))
 
 
 def _check_folder(folder: Path, texts: dict[Path, str]) -> None:
@@ -287,15 +294,15 @@ def _check_ledgers(runs: Sequence[_Run]) -> None:
     """Refuse configs that their ledger cannot charge, or has no room for."""
     charged: dict[str, list[Guarantee]] = {}
     for run in runs:
-        promise = run.swept.config.privacy
-        if promise is None or promise.ledger is None or (run.task.folder / CONFIG).exists():
+        ledger, cost = run.swept.config.ledger, run.cost()
+        if ledger is None or (run.task.folder / CONFIG).exists():
             continue
-        if run.guarantee is None:
+        if cost is None:
             raise CommandError(
                 f"privacy.ledger: {run.swept} has no guarantee (privacy null, or known noise), so it cannot be "
                 "charged; take the ledger out, or make the config private."
             )
-        charged.setdefault(promise.ledger, []).append(run.guarantee)
+        charged.setdefault(ledger, []).append(cost)
     for ledger, costs in charged.items():
         with contextlib.suppress(UnsupportedCombination):  # then each run asks by itself
             if not Ledger(ledger).fits(composed(costs)):
@@ -305,9 +312,8 @@ def _check_ledgers(runs: Sequence[_Run]) -> None:
                 )
 
 
-def together(runs: Sequence[_Run]) -> tuple[Guarantee | None, str]:
-    """Return (guarantee of whoever sees all configs, or None; why there is none)."""
-    costs = [run.guarantee for run in runs]
+def together(runs: Sequence[_Run], costs: Sequence[Guarantee | None]) -> tuple[Guarantee | None, str]:
+    """Return (guarantee of whoever sees all configs of these costs, or None; why there is none)."""
     private = [cost for cost in costs if cost is not None]
     if len(private) < len(costs):
         return None, f"{len(costs) - len(private)} of {len(costs)} configs have no guarantee"
@@ -322,10 +328,11 @@ def together(runs: Sequence[_Run]) -> tuple[Guarantee | None, str]:
 def _publish(grid: Grid, runs: Sequence[_Run], statuses: dict[Task, str | None], released: RunFolder) -> Swept:
     """Write the table and the page, or remove them where a config failed."""
     folder = released.folder
-    ended = {task: found or status_of(task.folder) for task, found in statuses.items()}
-    failed = "failed" in ended.values()
-    rows = [] if failed else [run.row(ended[run.task] or "unfinished") for run in runs]
-    done = Swept(folder, rows, *together(runs))
+    ended = [statuses[run.task] or status_of(run.task.folder) or "unfinished" for run in runs]
+    costs = [run.cost() for run in runs]
+    failed = "failed" in ended
+    rows = [] if failed else [run.row(end, cost) for run, end, cost in zip(runs, ended, costs, strict=True)]
+    done = Swept(folder, rows, *together(runs, costs))
     if failed:
         for name in (RESULTS, sweep_page.FILE):
             (folder / name).unlink(missing_ok=True)
@@ -351,19 +358,9 @@ def run_config(task: Task) -> str:
     def run() -> None:
         begun = (task.folder / CONFIG).exists()
         try:
-            run_room.run(
-                None if begun else str(task.config),
-                [],
-                list(task.allow_code),
-                out=None if begun else str(task.folder),
-                resume=str(task.folder) if begun else None,
-                confidential=None,
-                per_record=False,
-                distributed=False,
-                quiet=True,
-                as_json=False,
-                pictures=False,
-            )
+            folder = str(task.folder)
+            place = {"resume": folder} if begun else {"config": str(task.config), "out": folder}
+            run_room.run(**place, allow_code=task.allow_code, quiet=True, pictures=False)
         except OverBudget as error:
             refused.append(error)
             raise

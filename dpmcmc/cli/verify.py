@@ -13,7 +13,6 @@ import functools
 import json
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,117 +88,73 @@ def _read(path: Path) -> dict[str, Any]:
     return body
 
 
-@dataclass(frozen=True)
-class SavedRun:
-    """Numbers that a privacy.json states of its run. A number that it leaves out is not checked.
+def _needed_deviations(
+    body: dict[str, Any], minibatches: float, events: tuple[Event, ...]
+) -> Iterator[tuple[str, float]]:
+    """Yield (event, least deviation of all steps of the run that it has to cover)."""
+    if "steps" not in body:
+        if body.get("hardened"):
+            yield "approximate_draw", sum(e.rate * e.count for e in noise_tables.releases_event(events))
+        return
+    sampling = body["sampling"]
+    if sampling["scheme"] == Poisson.scheme:
+        scheme = Poisson(_number(sampling["batch_size"]))
+        records = int(_number(body["num_records"]))
+        scheme.validate(records)
+        yield "batch_overflow", minibatches * scheme.truncation(records, int(_number(sampling["slots"])))
+    if body["hardened"]:
+        numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
+        numbers += _number((body.get("metric") or {}).get("numbers", 0))
+        yield "approximate_draw", noise_tables.deviation(noise_tables.LEVELS[-1]) * numbers
 
-    Attributes:
-        epsilon: stated ε.
-        queries: minibatches of all steps and chains, and releases of a metric.
-        noise: least noise multiplier of a minibatch.
-        quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
-        rate: at which records were sampled.
-        draws: posterior draws that left.
-        settled: noise multiplier of a one-shot plan.
-        deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
-        says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record`` or ``owner``.
+
+def _shortfalls(body: dict[str, Any], guarantee: Guarantee) -> Iterator[str]:
+    """Yield a clause for each part of the run that the events do not cover.
+
+    A number that the file leaves out is not checked.
     """
-
-    epsilon: float
-    queries: float
-    noise: float
-    quiet: float
-    rate: float
-    draws: float
-    settled: float
-    deviations: dict[str, float]
-    says_steps: bool
-    unit: str
-
-    @classmethod
-    def from_json(cls, body: dict[str, Any], events: tuple[Event, ...]) -> SavedRun:
-        """Read the numbers; ``events`` stand in for counts that the file leaves out."""
-        # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
-        multiples = [_number(m) for m in body.get("multiples", [1.0])]
-        steps = float(_number(body.get("steps", _count(events, QUERIES))))
-        chains = _number(body.get("chains", 1))
-        # Steps that ask for more than a gradient; the steps between have one minibatch.
-        asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
-        minibatches = steps * chains + asking * (len(multiples) - 1)
-        noise = body.get("noise_multiplier") or {}
-        # A metric's releases are queries too.
-        released = _number((body.get("metric") or {}).get("releases", 0))
-        return cls(
-            epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            queries=minibatches + released,
-            noise=_number(noise.get("min", math.inf)) * min(multiples),
-            quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
-            rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
-            draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
-            settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
-            deviations=_deviations(body, minibatches, events),
-            says_steps="steps" in body,
-            unit=unit_of(body),
-        )
-
-
-def unit_of(body: dict[str, Any]) -> str:
-    """Return what a privacy.json is about: record or owner."""
-    return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
-
-
-def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
-    return sum(e.count for e in events if e.mechanism in mechanisms)
-
-
-def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, ...]) -> dict[str, float]:
-    """Return the least deviation of all steps of a run, by event."""
-    need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
-    if "steps" in body:
-        sampling = body["sampling"]
-        if sampling["scheme"] == Poisson.scheme:
-            scheme = Poisson(_number(sampling["batch_size"]))
-            records = _number(body["num_records"])
-            scheme.validate(int(records))
-            need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
-        if body["hardened"]:
-            numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
-            numbers += _number((body.get("metric") or {}).get("numbers", 0))
-            need["approximate_draw"] = noise_tables.deviation(noise_tables.LEVELS[-1]) * numbers
-    elif body.get("hardened"):
-        need["approximate_draw"] = sum(e.rate * e.count for e in noise_tables.releases_event(events))
-    return need
-
-
-def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
-    """Yield a clause for each part of the run that the events do not cover."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in QUERIES]
+    draws = [e for e in events if e.mechanism in _DRAWS]
+    asked, drawn = (sum(e.count for e in charged) for charged in (queries, draws))
+    # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
+    multiples = [_number(m) for m in body.get("multiples", [1.0])]
+    steps = float(_number(body.get("steps", asked)))
+    chains = _number(body.get("chains", 1))
+    # Steps that ask for more than a gradient; the steps between have one minibatch.
+    asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
+    minibatches = steps * chains + asking * (len(multiples) - 1)
+    wanted = minibatches + _number((body.get("metric") or {}).get("releases", 0))
+    stated = body.get("noise_multiplier") or {}
+    noise = _number(stated.get("min", math.inf)) * min(multiples)
+    rate = _number((body.get("sampling") or {}).get("rate", 0.0))
+    released = _number(body.get("charged_draws", drawn))
+    settled = _number((body.get("settings") or {}).get("noise_multiplier", math.inf))
+    needed = list(_needed_deviations(body, minibatches, events))
     if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
         yield "releases a trace and charges no query for it"
-    for name, least in run.deviations.items():
+    for name, least in needed:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    asked = _count(events, QUERIES)
-    drawn = _count(events, _DRAWS)
-    if asked < run.queries:
-        yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {run.queries}"
-    rate = min((e.rate for e in queries), default=1.0)
-    if rate < run.rate * (1 - 1e-9):
-        yield f"charges for rate {rate:.6g} where the run sampled at {run.rate:.6g}"
-    if drawn < run.draws:
-        yield f"charges for {drawn} of {run.draws} posterior draws"
-    loudest = max((e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0)
-    if loudest > run.settled * (1 + TOLERANCE):
-        yield f"charges for noise multiplier {loudest:.6g} where the plan settled {run.settled:.6g}"
-    charged = min((e.noise_multiplier for e in queries), default=0.0)
-    if charged > run.noise:
-        yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
-    quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
-    if quiet < run.quiet:
-        yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
+    if asked < wanted:
+        yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {wanted}"
+    charged_rate = min((e.rate for e in queries), default=1.0)
+    if charged_rate < rate * (1 - 1e-9):
+        yield f"charges for rate {charged_rate:.6g} where the run sampled at {rate:.6g}"
+    if drawn < released:
+        yield f"charges for {drawn} of {released} posterior draws"
+    loudest = max((e.noise_multiplier for e in draws), default=0.0)
+    if loudest > settled * (1 + TOLERANCE):
+        yield f"charges for noise multiplier {loudest:.6g} where the plan settled {settled:.6g}"
+    least_noise = min((e.noise_multiplier for e in queries), default=0.0)
+    if least_noise > noise:
+        yield f"charges for noise multiplier {least_noise:.6g} where the run added {noise:.6g}"
+    # All steps have one noise multiplier.
+    quietest = asking if "steps" in body and stated and stated["min"] == stated["max"] else 0.0
+    quiet = sum(e.count for e in queries if e.noise_multiplier <= noise)
+    if quiet < quietest:
+        yield f"charges {quiet} queries at noise multiplier {noise:.6g} or less where the run asked {quietest:g}"
 
 
 def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
@@ -239,14 +194,18 @@ class _Recomputed(NamedTuple):
     Attributes:
         guarantee: computed from them.
         checks: ε by the other accountants.
-        run: numbers that the file states.
+        stated: ε that the file states.
         shortfall: a clause on what the events do not cover, or None.
+        kinds: of query.
+        groups: that these are charged in.
     """
 
     guarantee: Guarantee
     checks: dict[str, float | None]
-    run: SavedRun
+    stated: float
     shortfall: str | None
+    kinds: int
+    groups: int
 
 
 def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
@@ -255,9 +214,9 @@ def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
-        run = SavedRun.from_json(body, recomputed.events)
+        stated = math.inf if body["epsilon"] is None else _number(body["epsilon"])
+        shortfall = next(_shortfalls(body, recomputed), None)
         str(recomputed)
-        shortfall = next(_shortfalls(run, recomputed), None)
     except ArithmeticError:
         raise CommandError(
             f"{path}: is not a privacy.json of this library: it holds a number that is too large or too small to "
@@ -268,7 +227,8 @@ def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {reason}; give one as it was written."
         ) from None
-    return _Recomputed(recomputed, checks, run, shortfall)
+    many = kinds(recomputed.events)
+    return _Recomputed(recomputed, checks, stated, shortfall, len(many), len(grouped(many, MOST_BLENDED)))
 
 
 def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> None:
@@ -292,32 +252,24 @@ def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> N
 
 def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
     """Refuse a file whose events cost more than it states, or do not cover its run."""
-    run = found.run
-    recomputed = found.guarantee
-    many = kinds(recomputed.events)
-    few = grouped(many, MOST_BLENDED)
-    if not recomputed.epsilon <= run.epsilon * (1 + TOLERANCE):
-        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
-        if len(few) < len(many):
-            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
-            problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
-            raise CommandError(problem, code=1)
-        raise CommandError(
-            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
-            code=1,
-        )
+    cost = found.guarantee.epsilon
+    if not cost <= found.stated * (1 + TOLERANCE):
+        problem = f"{path}: states epsilon {found.stated:.6g}, "
+        if found.groups < found.kinds:
+            problem += f"which cannot be verified within the cap: its {found.kinds} kinds of query, charged in groups, "
+            raise CommandError(f"{problem}cost at most {cost:.6g}; do not rely on less than that.", code=1)
+        raise CommandError(f"{problem}and its events cost {cost:.6g}; do not rely on it.", code=1)
     if found.shortfall is not None:
         raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
 
 
 def verify(
     privacy: str,
-    group: int | None = None,
-    patient: bool = False,
-    as_json: bool = False,
-    allow_code: Collection[str] = (),
-    *,
-    delta: float | None = None,
+    group: int | None,
+    delta: float | None,
+    patient: bool,
+    allow_code: Collection[str],
+    as_json: bool,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -332,25 +284,20 @@ def verify(
     recompute = functools.cache(lambda: _recompute(path, body, patient))
     files = _files(path, body, recompute)
     found = recompute()
-    together = None
-    if group is not None:
-        with _bounded(path, patient):
-            together = found.guarantee.for_group(group)
-    after = None
-    if delta is not None:
-        with _bounded(path, patient):
-            after = _afterwards(found.guarantee, delta)
+    with _bounded(path, patient):
+        together = None if group is None else found.guarantee.for_group(group)
+        after = None if delta is None else _afterwards(found.guarantee, delta)
     remarks = list(_remarks(body, found))
     if not as_json:
-        print(rows([*_lines_of_epsilon(found, together), *_lines_of_delta(after), *remarks]))
+        unit = "owner" if str(body.get("unit", "")).startswith("owner") else "record"
+        grouped_cost = [] if together is None else [("group", together.about(unit))]
+        print(rows([*_lines_of_epsilon(found), *grouped_cost, *_lines_of_delta(after), *remarks]))
     _refuse_shortfall(path, found)
     if as_json:
         stated = _as_json(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
-            stated["after"] = {
-                name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in after.items()
-            }
+            stated["after"] = {key: value if isinstance(value, str) else _finite(value) for key, value in after.items()}
         print(json.dumps(stated, indent=2))
         return
     print(rows([files]))
@@ -398,16 +345,15 @@ def _lines_of_delta(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _lines_of_epsilon(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
+def _lines_of_epsilon(found: _Recomputed) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
-    stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
+    stated = f"epsilon {found.stated:.6g} at delta {recomputed.delta:g}"
     none = "no derivation for this combination"
     return [
         ("stated", stated),
         ("computed", str(recomputed)),
         *((name, none if value is None else f"epsilon {value:.6g}") for name, value in found.checks.items()),
-        *([] if together is None else [("group", together.about(found.run.unit))]),
     ]
 
 
@@ -431,15 +377,13 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
             "unproved",
             f"epsilon is the word of accountant {found.guarantee.accountant}; the library's accountants prove {best}",
         )
-    many = kinds(found.guarantee.events)
-    few = grouped(many, MOST_BLENDED)
-    if len(few) < len(many):
+    if found.groups < found.kinds:
         yield (
             "grouped",
-            f"{len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
+            f"{found.kinds} kinds of query are charged as {found.groups}, each group at its least noise and "
             "largest rate, so the recomputed epsilon is an upper bound",
         )
-    if "trace" in found.guarantee.release.split(" + ") and not found.run.says_steps:
+    if "trace" in found.guarantee.release.split(" + ") and "steps" not in body:
         yield (
             "unchecked",
             "the file does not say how many steps the run took, so they may be more than its events",
@@ -452,7 +396,7 @@ def _as_json(found: _Recomputed, together: GroupGuarantee | None, remarks: list[
 
     return {
         "verified": True,
-        "stated_epsilon": _finite(found.run.epsilon),
+        "stated_epsilon": _finite(found.stated),
         "epsilon": _finite(recomputed.epsilon),
         "delta": recomputed.delta,
         "adjacency": str(recomputed.adjacency),

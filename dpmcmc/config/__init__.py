@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "file": ["load"],
-        "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
+        "model": ["Config", "dump", "is_secret"],
         "refusals": ["ConfigError"],
         "released": ["load_released_plan"],
         "yaml_reading": ["parse_yaml"],

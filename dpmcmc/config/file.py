@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pydantic
@@ -30,17 +30,10 @@ from dpmcmc.storage.surroundings import written_beside
 _MOST_CHARACTERS = 1_000_000
 
 
-def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(section, module) of the modules outside this library that are not in ``allowed``.
-
-    Args:
-        names: section -> ``module:attribute``.
-        allowed: names of modules.
-    """
-    for section, name in names.items():
-        module = name.partition(":")[0]
-        if module.partition(".")[0] != "dpmcmc" and module not in allowed:
-            yield section, module
+def foreign_modules(config: Config, allowed: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the modules outside this library that a config names and that are not allowed, each once."""
+    modules = dict.fromkeys(name.partition(":")[0] for name in modules_of_ones_own(config).values())
+    return tuple(name for name in modules if name.partition(".")[0] != "dpmcmc" and name not in allowed)
 
 
 def lying(path: Path) -> str:
@@ -82,7 +75,7 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
 
 def load(
     path: str | Path,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
     *,
     allow_code: Collection[str] = (),
     resumed: bool = False,
@@ -138,15 +131,12 @@ def _mapping(text: str, where: str) -> dict:
 
 def of_values(
     values: dict,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
     completed: Callable[[dict], dict] | None = None,
     note: Callable[[str], object] = lambda said: None,
 ) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
-    for override in overrides or []:
-        dropped = apply(values, override)
-        if dropped:
-            note(f"--set {override} takes {', '.join(dropped)} away")
+    override_values(values, overrides, note)
     values = values if completed is None else completed(values)
     try:
         config = Config.model_validate(values)
@@ -169,7 +159,7 @@ def refuse_foreign_code(path: Path | str, config: Config, allowed: Collection[st
         allowed: modules.
         why: clause on why it may be somebody else's; empty where it may not, and then nothing is refused.
     """
-    modules = dict.fromkeys(module for _, module in foreign(modules_of_ones_own(config), allowed))
+    modules = foreign_modules(config, allowed)
     if modules and why:
         options = " ".join(f"--allow-code {module}" for module in modules)
         raise ConfigError(
@@ -191,15 +181,20 @@ def with_base(config: Config, folder: Path) -> Config:
     return config.model_copy(update=update)
 
 
-def apply(values: dict, override: str) -> list[str]:
-    """Set the key of ``a.b=value``; return the keys of the old choice that it takes away."""
-    key, equals, text = override.partition("=")
-    if not equals or not all(key.strip().split(".")):
-        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
-    if not text.strip():
-        raise ConfigError(f"--set {override}: give a value; null is written {key.strip()}=null.")
-    value = parse_yaml(text, f"--set {key.strip()}")
-    return assign(values, key.strip(), value, f"--set {override}")
+def override_values(values: dict, overrides: Iterable[str] | None, note: Callable[[str], object]) -> None:
+    """Set the key of each ``a.b=value``, and note the keys of an old choice that one takes away."""
+    for override in overrides or ():
+        given, equals, text = override.partition("=")
+        key = given.strip()
+        if not equals or not all(key.split(".")):
+            raise ConfigError(
+                f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5."
+            )
+        if not text.strip():
+            raise ConfigError(f"--set {override}: give a value; null is written {key}=null.")
+        dropped = assign(values, key, parse_yaml(text, f"--set {key}"), f"--set {override}")
+        if dropped:
+            note(f"--set {override} takes {', '.join(dropped)} away")
 
 
 def assign(values: dict, key: str, value: object, said: str) -> list[str]:
@@ -231,18 +226,22 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     section = values[parts[0]]
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
-        run = values.get("run") or {}
-        where = {key: one for key, one in run.items() if key in WHERE}
-        dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
+        _keep(values, "run", WHERE.__contains__)
+        where = values.get("run")
+        dropped = [key for key in OF_CHAINS if values.pop(key, None) is not None]
         if where:
             values["run"] = where
-        promise = dict(values.get("privacy") or {})
-        dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
-        if promise:
-            values["privacy"] = {k: v for k, v in promise.items() if k not in OF_SAMPLERS}
+        dropped += _keep(values, "privacy", lambda key: key not in OF_SAMPLERS)
     known = CHOICES.get((parts[0], parts[-1])) if len(parts) > 1 else None
     if known is not None and section[parts[-1]] in known:
         allowed = {parts[-1], *(one.name for one in keys(known[section[parts[-1]]]))}
-        dropped += [f"{parts[0]}.{key}" for key in section if key not in allowed]
-        values[parts[0]] = {key: one for key, one in section.items() if key in allowed}
+        dropped += _keep(values, parts[0], allowed.__contains__)
     return dropped
+
+
+def _keep(values: dict, section: str, allowed: Callable[[str], bool]) -> list[str]:
+    """Take away the keys of a section that are not allowed; return their paths."""
+    given = values.get(section) or {}
+    if given:
+        values[section] = {key: one for key, one in given.items() if allowed(key)}
+    return [f"{section}.{key}" for key in given if not allowed(key)]

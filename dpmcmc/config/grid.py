@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,7 +101,7 @@ def text_of(value: object) -> str:
 
 def load(
     path: str | Path,
-    overrides: list[str] | None = None,
+    overrides: Iterable[str] | None = None,
     *,
     allow_code: Collection[str] = (),
     note: Callable[[str], object] = lambda said: None,
@@ -113,10 +113,7 @@ def load(
     """
     values, where, base = file.read_values(path)
     try:
-        for override in overrides or []:
-            dropped = file.apply(values, override)
-            if dropped:
-                note(f"--set {override} takes {', '.join(dropped)} away")
+        file.override_values(values, overrides, note)
         grid = of_values(values, base)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}", error.about) from None
@@ -144,7 +141,7 @@ def of_values(values: dict[str, Any], base: Path) -> Grid:
     for parts in itertools.product(*axes):
         combined = {key: value for part in parts for key, value in part.items()}
         config = _config(plain, combined, base)
-        if section.repeats > 1 and config.privacy is not None and config.privacy.insecure_noise_seed is not None:
+        if section.repeats > 1 and config.noise_seed is not None:
             raise ConfigError.at(
                 f"{SECTION}.repeats",
                 "repeats of one privacy.insecure_noise_seed are one run; sweep over the seed instead",

@@ -24,7 +24,7 @@ from pydantic import (
 from dpmcmc.config import sections
 from dpmcmc.config.refusals import ConfigError, with_yaml_path
 from dpmcmc.config.run_section import Run
-from dpmcmc.config.sections import Derived, Keyed, Open, Section, choice, derived, keys
+from dpmcmc.config.sections import Derived, Section, choice, derived, keys
 from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import (
@@ -154,7 +154,7 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Open, Section):
+class CustomSection(Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -230,7 +230,7 @@ WHERE = frozenset({"device", "engine", "mesh", "trusted_network"})
 OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
 
-class Config(Keyed):
+class Config(Section):
     """A whole configuration file."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")
@@ -280,6 +280,21 @@ class Config(Keyed):
     def one_shot(self) -> bool:
         """Whether the config has no sampler: a mechanism alone, or draws given randomised labels."""
         return self.data.labels is not None or (self.mechanism is not None and self.mechanism.name != "hybrid")
+
+    @property
+    def where(self) -> Run:
+        """Section ``run``, or its defaults, for what it says of devices and workers."""
+        return Run() if self.run is None else self.run
+
+    @property
+    def noise_seed(self) -> int | None:
+        """Seed that takes the guarantee away, or None."""
+        return None if self.privacy is None else self.privacy.insecure_noise_seed
+
+    @property
+    def ledger(self) -> str | None:
+        """Ledger that the run is charged to, or None."""
+        return None if self.privacy is None else self.privacy.ledger
 
     @property
     def not_taken(self) -> tuple[str, ...]:
@@ -376,7 +391,7 @@ class Config(Keyed):
 
 def is_secret(config: Config) -> bool:
     """Return whether the run's noise is secret, which its guarantee needs."""
-    return config.privacy is None or config.privacy.insecure_noise_seed is None
+    return config.noise_seed is None
 
 
 def modules_of_ones_own(config: Config) -> dict[str, str]:

@@ -71,8 +71,7 @@ def load_data(config: Config, plan: Plan | None = None) -> DataSet:
         config: validated.
         plan: for which a table in partitions stays where it is, if that plan reads sums alone and takes no mesh.
     """
-    meshed = config.run is not None and config.run.mesh is not None
-    partitions = plan is not None and not meshed and work_of(plan).takes_partitions
+    partitions = plan is not None and config.where.mesh is None and work_of(plan).takes_partitions
     return data_room.load(data_request(config), partitions=partitions)
 
 
@@ -100,16 +99,13 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
     assert length is not None
     sampler = _sampler(config)
     with _refusing_own_code(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else add_public_facts(_build(config.metric), spec.facts)
-        promise = _privacy(config)
-        schema = spec.schema
         return plan(
             target,
             num_records=n,
             sampler=sampler,
-            privacy=promise,
-            metric=metric,
-            schema=schema,
+            metric=None if config.metric is None else add_public_facts(_build(config.metric), spec.facts),
+            privacy=_privacy(config),
+            schema=spec.schema,
             **length,
         )
 
@@ -120,7 +116,7 @@ def make_mesh(config: Config) -> Mesh | None:
     Raises:
         ConfigError: there are fewer.
     """
-    wanted = None if config.run is None else config.run.mesh
+    wanted = config.where.mesh
     with with_yaml_path({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
 
@@ -134,7 +130,7 @@ def run_device(config: Config) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with with_yaml_path(config.sections("run"), "run"):
-            stack.enter_context(on_device("auto" if config.run is None else config.run.device))
+            stack.enter_context(on_device(config.where.device))
         yield
 
 
@@ -171,7 +167,9 @@ def _length(config: Config, n: int) -> Length:
 
 def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, length: Length | None) -> Plan:
     """The plan of a one-shot mechanism, or of a hybrid."""
-    epsilon, promise = _promise_of_mechanism(config)
+    promise = _privacy(config)
+    assert promise is not None  # the config's own check
+    assert promise.epsilon is not None
     assert isinstance(config.mechanism, Derived)
     if spec.records_per_owner is not None and not isinstance(target, PerOwner):
         raise ConfigError.at(
@@ -187,7 +185,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         return mechanism.plan(
             _with_shapes(target, spec),
             num_records=n,
-            epsilon=epsilon,
+            epsilon=promise.epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
             schema=spec.schema,
@@ -206,14 +204,6 @@ def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) ->
         calibrator=promise.calibrator,
         **length,
     )
-
-
-def _promise_of_mechanism(config: Config) -> tuple[float, Privacy]:
-    """(ε, promise) of a config with a mechanism, which the config's own checks require."""
-    promise = _privacy(config)
-    if promise is None or promise.epsilon is None:
-        raise ConfigError.at("privacy.epsilon", "a mechanism needs a target epsilon; give one")
-    return promise.epsilon, promise
 
 
 def _with_shapes(target: Target, spec: DataSpec) -> Target:

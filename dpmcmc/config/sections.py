@@ -65,17 +65,21 @@ def of_a_size(value: _T) -> _T:
 
 
 class Section(BaseModel):
-    """A mapping with known keys, its numbers 0 or of a size that a run can compute with."""
+    """A mapping of known keys, its numbers 0 or of a size that a run can compute with."""
 
     model_config = _STRICT
 
     _sizes = field_validator("*")(of_a_size)
 
-
-class Open(BaseModel):
-    """Part of a section that takes keys beyond its own; their numbers are of a size that a run can compute with."""
-
-    model_config = ConfigDict(extra="allow")
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: object) -> object:
+        given = values if isinstance(values, dict) and cls.model_config["extra"] == "forbid" else {}
+        unknown = [key for key in given if key not in cls.model_fields]
+        if unknown:
+            known = ", ".join(cls.model_fields)
+            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
+        return values
 
     @model_validator(mode="after")
     def _extra_sizes(self) -> Self:
@@ -86,30 +90,13 @@ class Open(BaseModel):
                 raise refused((str(error), (key,)), value=value) from None
         return self
 
-
-class Keyed(Section):
-    """A section whose refusal of an unknown key names the known ones."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, values: object) -> object:
-        unknown = (
-            [key for key in values if key not in cls.model_fields]
-            if isinstance(values, dict) and cls.model_config["extra"] == "forbid"
-            else []
-        )
-        if unknown:
-            known = ", ".join(cls.model_fields)
-            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
-        return values
-
     @classmethod
     def meant(cls, key: object) -> str:
         """Return which key was meant, in brackets, or nothing."""
         return meant(key, cls.model_fields)
 
 
-class Derived(Keyed):
+class Derived(Section):
     """A section derived from a constructor.
 
     Attributes:
@@ -134,7 +121,7 @@ class Derived(Keyed):
         return self.constructor(**self.arguments(), **facts)
 
 
-class OpenDerived(Open, Derived):
+class OpenDerived(Derived):
     """A section derived from a constructor that takes further arguments by their names, and refuses wrong ones."""
 
     model_config = ConfigDict(extra="allow")
@@ -258,26 +245,23 @@ def choice(
         return derived(known[name], tag, name).model_validate(value)
 
     def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        sections = {name: derived(made, tag, name) for name, made in known.items()}
-        names: list[dict[str, Any]] = [
-            {"const": name, "description": section.__doc__} for name, section in sections.items()
+        named: list[tuple[dict[str, Any], type[Section]]] = [
+            ({"const": name}, derived(made, tag, name)) for name, made in known.items()
         ]
-        if_named: list[tuple[dict[str, Any], type[Section]]] = [
-            ({"const": name}, section) for name, section in sections.items()
-        ]
+        names = [const | {"description": section.__doc__} for const, section in named]
         if own is not None:
             names.append(dict(others))
-            if_named.append((dict(others), own))
+            named.append((dict(others), own))
         mapping = {
             "type": "object",
             "required": [tag],
             "properties": {tag: {"anyOf": names}},
             "allOf": [
                 {
-                    "if": {"properties": {tag: named}, "required": [tag]},
+                    "if": {"properties": {tag: name}, "required": [tag]},
                     "then": handler(section.__pydantic_core_schema__),
                 }
-                for named, section in if_named
+                for name, section in named
             ],
         }
         return mapping if own is None else {"anyOf": [mapping, dict(others)]}

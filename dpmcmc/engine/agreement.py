@@ -185,11 +185,13 @@ class CheckpointOfFirst:
             return {} if point is None else point.whole()
 
         arrays = of_first(found)
-        return Point.of_whole(arrays) if arrays else None
+        return Point.of(arrays) if arrays else None
 
     def start(self, shape: tuple[int, int], chains: int) -> Point:
         """Commit the beginning; see :meth:`Checkpoint.start`."""
-        return Point.of_whole(of_first(lambda: self._kept.start(shape, chains).whole()))
+        point = Point.of(of_first(lambda: self._kept.start(shape, chains).whole()))
+        assert point is not None  # it was made by this version
+        return point
 
     def due(self, point: Point, step: int) -> bool:
         """Whether to commit, by the clock of process 0; see :meth:`Checkpoint.due`."""

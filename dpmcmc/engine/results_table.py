@@ -113,8 +113,8 @@ class Table:
         """Add rows, each in the place of one with its key; they are on the disk when this returns."""
         for row in rows:
             self._rows[self._key_of(row)] = {name: text_of(row.get(name)) for name in self.columns}
-        text = csv_of(self.columns, self._rows.values())
-        write_atomically(self.path, lambda path: path.write_bytes(text.encode()))
+        content = csv_of(self.columns, self._rows.values()).encode()
+        write_atomically(self.path, lambda path: path.write_bytes(content))
 
     def _key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the key of a row; 1, 1.0 and a text of either are one value of it."""
@@ -124,8 +124,7 @@ class Table:
         path = self.folder / ABOUT
         now = json.loads(json.dumps(about))
         if not path.exists():
-            text = json.dumps(now, indent=1)
-            write_atomically(path, lambda temporary: temporary.write_text(text))
+            write_atomically(path, lambda temporary: temporary.write_text(json.dumps(now, indent=1)))
             return
         before = read_table(path)
         if not before:
@@ -145,8 +144,7 @@ def text_of(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     text = printable(str(value), "\n")
-    formula = text[:1] in _FORMULA and not isinstance(number_of(text), float)
-    return f"'{text}" if formula else text
+    return f"'{text}" if text.startswith(_FORMULA) and isinstance(number_of(text), str) else text
 
 
 #: Signs by which a spreadsheet takes a text for a formula; an apostrophe before them says that it is none.

@@ -459,15 +459,6 @@ def _stage(stage: int) -> str:
     return f"stage-{stage}.bin"
 
 
-def has_begun(folder: Path) -> bool:
-    """Whether a run may have keys in a folder; also where its file cannot be read."""
-    path = folder / "run.json"
-    try:
-        return path.exists() and "plan" in read_json(path)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return True
-
-
 @contextlib.contextmanager
 def open_checkpoint(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
     """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""

@@ -16,8 +16,8 @@ import numpy as np
 from dpmcmc.storage.arrays import unseal
 from dpmcmc.storage.pytree import PyTree
 
-#: Begins the names of arrays of pieces.
-_PIECE = "piece/"
+#: Begin the names of arrays of states, and of pieces.
+_STATE, _PIECE = "state/", "piece/"
 
 
 def arrays_of_pieces(pieces: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
@@ -80,7 +80,7 @@ class Point:
         """Arrays of its file: all but the pieces, which lie in files of their own."""
         body = dataclasses.asdict(dataclasses.replace(self, states=None, pieces=[]))
         arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
-        return arrays | {f"state/{i}": leaf for i, leaf in enumerate(self.states or [])}
+        return arrays | {f"{_STATE}{i}": leaf for i, leaf in enumerate(self.states or [])}
 
     def read_pieces(self, folder: Path) -> bool:
         """Read the draws that the commit names from its checkpoint's folder; return whether they are whole."""
@@ -93,28 +93,20 @@ class Point:
         return True
 
     def whole(self) -> dict[str, np.ndarray]:
-        """Arrays of it and of its pieces, as another process takes them; see :meth:`of_whole`."""
+        """Arrays of it and of its pieces, as another process takes them."""
         return self.arrays() | arrays_of_pieces(self.pieces)
 
     @classmethod
-    def of_whole(cls, arrays: dict[str, np.ndarray]) -> Point:
-        """Point that :meth:`whole` gave the arrays of."""
-        pieces = {name: leaf for name, leaf in arrays.items() if name.startswith(_PIECE)}
-        point = cls.of({name: leaf for name, leaf in arrays.items() if name not in pieces})
-        assert point is not None  # it was made by this version
-        point.pieces = pieces_of(pieces)
-        return point
-
-    @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> Point | None:
-        """Point that a file's arrays say, without its pieces; None where it is not of this version."""
+        """Point that :meth:`arrays` or :meth:`whole` gave the arrays of; None where it is not of this version."""
         try:
-            point = cls(**json.loads(arrays.pop("body").tobytes()))
+            point = cls(**json.loads(arrays["body"].tobytes()))
         except (ValueError, KeyError, TypeError):
             return None
         if len(point.shape) != 2 or min(point.shape) < 1:
             return None
         point.shape = (point.shape[0], point.shape[1])
-        point.states = [arrays[f"state/{i}"] for i in range(len(arrays))] or None
+        point.states = [leaf for name, leaf in arrays.items() if name.startswith(_STATE)] or None
+        point.pieces = pieces_of({name: leaf for name, leaf in arrays.items() if name.startswith(_PIECE)})
         point.files = [(name, digest) for name, digest in point.files]
         return point

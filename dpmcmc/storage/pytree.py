@@ -26,7 +26,7 @@ def rebuilt(module: PyTree) -> bool:
 
 def is_zero(number: float | jax.Array) -> bool:
     """Whether a number is 0. One that a program takes as an argument is not: 0 takes other branches, and is static."""
-    return not isinstance(number, jax.core.Tracer | jax.ShapeDtypeStruct) and bool(number == 0)
+    return not rebuilt(number) and bool(number == 0)
 
 
 def length_of(tree: PyTree) -> int:

@@ -29,7 +29,7 @@ from experiments.panel.trial import Site, Trial, seed_of
 
 #: Keys of a grid that say where it is tried.
 _BOUNDS = ("least_epsilon", "most_epsilon")
-#: Cells that are run together.
+#: Configs that are run together.
 _MOST_TOGETHER = 400
 _KEY = ("version", "method", "encoding", "epsilon", "settings", "context", "repeat")
 _COLUMNS = (*_KEY, "accuracy", "problem")
@@ -57,7 +57,7 @@ def choose(
 
     Args:
         path: of the panel's YAML, rewritten below its mark.
-        out: folder of the table of grid cells, ``choose.csv``.
+        out: folder of the table of the configs tried, ``choose.csv``.
         methods: names of those to choose for, with commas between them; None for all.
         encodings: of those to choose for, with commas between them; None for all.
         say: told one line for each method.
@@ -98,7 +98,7 @@ def best(table: Table, panel: Panel) -> Chosen:
                 means = [
                     (float(np.mean(runs)), settings)
                     for settings in combinations(grids, epsilon)
-                    if len(runs := done.get(_cell(method, encoding, epsilon, settings), [])) >= panel.choosing_runs[-1]
+                    if len(runs := done.get(_key(method, encoding, epsilon, settings), [])) >= panel.choosing_runs[-1]
                 ]
                 if means:
                     accuracy, settings = max(means, key=lambda pair: pair[0])
@@ -133,17 +133,17 @@ def _try(
 ) -> int:
     """Run the grid where the table lacks it; the number of runs."""
     context = _context(panel)
-    cells = [(e, settings) for e in panel.epsilons for settings in combinations(grids, e)]
+    configs = [(e, settings) for e in panel.epsilons for settings in combinations(grids, e)]
     count = 0
     for repeat in range(panel.choosing_runs[-1]):
         done = _done(table, context)
         if repeat in panel.choosing_runs:
             survivors = panel.choosing_survivors[panel.choosing_runs.index(repeat)]
-            cells = _promising(method, encoding, cells, done, repeat, survivors)
+            configs = _promising(method, encoding, configs, done, repeat, survivors)
         missing = [
             (epsilon, settings)
-            for epsilon, settings in cells
-            if len(done.get(_cell(method, encoding, epsilon, settings), [])) <= repeat
+            for epsilon, settings in configs
+            if len(done.get(_key(method, encoding, epsilon, settings), [])) <= repeat
         ]
         # A long grid in parts, so that little is lost when it is killed.
         for first in range(0, len(missing), _MOST_TOGETHER):
@@ -157,33 +157,33 @@ def _try(
 def _promising(
     method: Method,
     encoding: str,
-    cells: list[tuple[float, Settings]],
+    configs: list[tuple[float, Settings]],
     done: dict[tuple[str, ...], list[float]],
     runs: int,
     survivors: int,
 ) -> list[tuple[float, Settings]]:
-    """The cells of each ε that were best in their first runs."""
+    """The configs of each ε that were best in their first runs."""
     by_epsilon: dict[float, list[tuple[float, int]]] = {}
-    for at, (epsilon, settings) in enumerate(cells):
-        first = float(np.mean(done[_cell(method, encoding, epsilon, settings)][:runs]))
+    for at, (epsilon, settings) in enumerate(configs):
+        first = float(np.mean(done[_key(method, encoding, epsilon, settings)][:runs]))
         if not math.isnan(first):
             by_epsilon.setdefault(epsilon, []).append((first, at))
     kept = sorted(at for firsts in by_epsilon.values() for _, at in sorted(firsts, reverse=True)[:survivors])
-    return [cells[at] for at in kept]
+    return [configs[at] for at in kept]
 
 
 def _judge(
     method: Method,
     encoding: str,
-    cells: list[tuple[float, Settings]],
+    configs: list[tuple[float, Settings]],
     repeat: int,
     panel: Panel,
     site: Site,
     held_out: dict[str, np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Run cells once more, all together, and judge them."""
+    """Run configs once more, all together, and judge them."""
     about = ("choose", panel.seed, method.version, method.name, encoding, repeat)
-    trials = [Trial(e, repeat, settings, seed_of(*about, e, json.dumps(settings))) for e, settings in cells]
+    trials = [Trial(e, repeat, settings, seed_of(*about, e, json.dumps(settings))) for e, settings in configs]
     outcomes = method.run(trials, site)
     return [
         {
@@ -196,26 +196,26 @@ def _judge(
             "accuracy": "" if outcome.draws is None else f"{scores.predict(outcome.draws, held_out).accuracy:.6f}",
             "problem": outcome.problem,
         }
-        for (epsilon, settings), outcome in zip(cells, outcomes, strict=True)
+        for (epsilon, settings), outcome in zip(configs, outcomes, strict=True)
     ]
 
 
-def _cell(method: Method, encoding: str, epsilon: float, settings: Settings) -> tuple[str, ...]:
+def _key(method: Method, encoding: str, epsilon: float, settings: Settings) -> tuple[str, ...]:
     return method.version, method.name, encoding, f"{epsilon:g}", json.dumps(settings)
 
 
 def _done(table: Table, context: str) -> dict[tuple[str, ...], list[float]]:
-    """Accuracies of each cell, in the order of its repeats; NaN where there was no run."""
+    """Accuracies of each config, in the order of its repeats; NaN where there was no run."""
     found: dict[tuple[str, ...], list[float]] = {}
     for row in table.rows:
         if row["context"] == context:
-            cell = (row["version"], row["method"], row["encoding"], row["epsilon"], row["settings"])
-            found.setdefault(cell, []).append(float(row["accuracy"] or "nan"))
+            key = (row["version"], row["method"], row["encoding"], row["epsilon"], row["settings"])
+            found.setdefault(key, []).append(float(row["accuracy"] or "nan"))
     return found
 
 
 def _context(panel: Panel) -> str:
-    """A short fingerprint of what a cell depends on beside its settings."""
+    """A short fingerprint of what a config depends on beside its settings."""
     body = panel.model_dump(include={"data", "delta", "adjacency", "prior_scale", "seed", "transitions"})
     body["printed_passes"] = panel.printed_passes
     return f"{seed_of(json.dumps(body, sort_keys=True)):08x}"

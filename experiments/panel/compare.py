@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_rel
 
-from experiments.panel.cells import Row
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
+from experiments.panel.results import Row
 
 #: (version, method) that ours are held against.
 BASELINES = (
@@ -42,7 +42,7 @@ def best_of_ours(panel: Panel, encoding: str, epsilon: float) -> str | None:
 
 
 def table(panel: Panel, rows: list[Row]) -> list[dict[str, Any]]:
-    """One line for each (encoding, ε, baseline) whose cells are there."""
+    """One line for each (encoding, ε, baseline) whose tasks are done."""
     frame = pd.DataFrame(rows).astype({"epsilon": float, "repeat": int})
     frame["accuracy"] = pd.to_numeric(frame["accuracy"], errors="coerce")
     lines = []

@@ -36,7 +36,7 @@ class Quick(FigureSection):
     """Settings that ``--quick`` shortens; every method stays."""
 
     epsilons: list[float] = Field(description="Some of the panel's.")
-    repeats: int = Field(gt=0, description="Runs of every cell.")
+    repeats: int = Field(gt=0, description="Runs of each ε of a method.")
     encodings: list[str] = Field(description="Some of the panel's.")
     reference: Reference = Field(description="Shorter chains.")
     transitions: int = Field(gt=0, description="NUTS transitions before a one-sample draw.")
@@ -52,7 +52,7 @@ class Panel(FigureSection):
     delta: float = Field(gt=0, lt=1, description="δ, below 1/N.")
     adjacency: str = Field("replace_one", description="Definition of a neighbour.")
     epsilons: list[float] = Field(description="ε grid.")
-    repeats: int = Field(10, gt=0, description="Runs of every cell.")
+    repeats: int = Field(10, gt=0, description="Runs of each ε of a method.")
     prior_scale: float = Field(gt=0, description="Prior scale of the model whose posterior is the reference.")
     seed: int = Field(description="Seed of every run, so that the figure can be made again.")
     transitions: int = Field(60, gt=0, description="NUTS transitions before a one-sample draw.")
@@ -87,13 +87,13 @@ class Panel(FigureSection):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all that one cell's result depends on, in plain numbers.
+        """Return all that one task's result depends on, in plain numbers.
 
-        The list of cells is left out: more repeats, ε or encodings add to a folder. The first encoding is in it, since
+        The list of tasks is left out: more repeats, ε or encodings add to a folder. The first encoding is in it, since
         its settings are those of an encoding that has none of its own.
         """
-        cells = {"encodings", "epsilons", "repeats"}
-        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *cells})
+        tasks = {"encodings", "epsilons", "repeats"}
+        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *tasks})
         return json.loads(json.dumps({**body, "first_encoding": self.encodings[0]}))
 
 

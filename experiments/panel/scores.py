@@ -1,6 +1,6 @@
 """From draws to numbers: predictions on other rows, and how far the draws are from a reference posterior.
 
-In NumPy for logistic regression alone: thousands of cells are scored, and each of them has another number of draws.
+In NumPy for logistic regression alone: thousands of tasks are scored, and each of them has another number of draws.
 The definitions are those of ``dpmcmc.diagnostics``; the reference here is a set of NUTS draws.
 """
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy.accounting.shown_numbers import round_up
-from experiments.panel.cells import Row
+from experiments.panel.results import Row
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,7 @@ def measure(config: str, out: str) -> dict[str, float]:
         owner = functools.reduce(getattr, owners, importlib.import_module(module))
         setattr(owner, name, timed(part, getattr(owner, name)))
     imported = time.process_time()
-    importlib.import_module("dpmcmc.cli.run").run(
-        config, None, None, out=out, resume=None, confidential=None,
-        per_record=False, distributed=False, quiet=True, as_json=False,
-    )  # fmt: skip
+    importlib.import_module("dpmcmc.cli.run").run(config=config, out=out, quiet=True)
     return {"import": imported, **{part: seconds.get(part, 0.0) for part in PARTS}}
 
 

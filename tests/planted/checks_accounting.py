@@ -123,7 +123,7 @@ def configs_of_a_sweep_cost_all_together(scene: Scene) -> None:
     multipliers = (10.0, 14.0, 30.0)
     terms = {"steps": steps, "sampling": Full(), "num_records": 1000, "delta": DELTA}
     plan = types.SimpleNamespace(unit="record")
-    said, why = sweep.together([types.SimpleNamespace(guarantee=account(z, **terms), plan=plan) for z in multipliers])
+    said, why = sweep.together([types.SimpleNamespace(plan=plan)] * 3, [account(z, **terms) for z in multipliers])
     exact = gaussian_epsilon(2 * math.sqrt(sum(steps / z**2 for z in multipliers)), DELTA)
     require(said is not None and said.epsilon >= exact * (1 - 1e-9), f"{said or why}, and all cost {exact:.6g}")
 

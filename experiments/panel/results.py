@@ -30,7 +30,7 @@ COLUMNS = (
     "coverage90",
     "seconds",
 )
-#: Columns that tell the rows of one cell.
+#: Columns that tell the row of one task.
 _KEY = ("version", "method", "encoding", "epsilon", "repeat")
 #: Columns that hold a number, or nothing.
 _NUMBERS = ("epsilon", "delta", "repeat", "accuracy", "guarantee_epsilon", "crps")
