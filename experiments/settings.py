@@ -56,7 +56,7 @@ def report(arguments: argparse.Namespace) -> None:
         )
         if plan.run is not None:
             print(
-                f"  temperature {'none' if plan.optimises else format(plan.temperatures.max(), '.3g')}, "
+                f"  temperature {'none' if plan.run.offers.optimises else f'{plan.temperatures.max():.3g}'}, "
                 f"free {plan.free_fraction:.2f}, noise multiplier "
                 f"{'none' if plan.noise_multipliers is None else f'{plan.noise_multipliers.min():.4g}'}"
             )

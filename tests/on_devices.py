@@ -154,7 +154,7 @@ def sums() -> dict[str, np.ndarray]:
         program = Program.of(plan, TARGET, mesh)
         chain = Chain(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(1), jnp.int32(0))
         query = program.query(chain)
-        select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
+        select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.noise.slots))
 
         def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:
             taken = jnp.where(mask, jnp.arange(rows) if indices is None else indices, rows)
@@ -177,7 +177,7 @@ def sums() -> dict[str, np.ndarray]:
 
         @jax.jit
         def alone(masks: Any, keys: Any, plan: Any = plan, select: Any = select, counted: Any = counted) -> Any:
-            whole = GradientQuery(TARGET, N, plan.batch_size, 0.25, None, plan.bits)
+            whole = GradientQuery(TARGET, N, plan.batch_size, 0.25, None, plan.noise.bits)
             batches = jax.vmap(
                 lambda mask: whole.sums(theta, prepared, StepRandomness((None, mask), None, None, None))[0]
             )
@@ -187,7 +187,7 @@ def sums() -> dict[str, np.ndarray]:
         same, wanted = alone(counts[:, :N] > 0, keys)
         found |= {f"sums/{name}/counts": counts, f"sums/{name}/wanted": wanted}
         for part, value in {"total": total, "again": again, "alone": same}.items():
-            found[f"sums/{name}/{part}"] = value.to_float64(0.25, plan.bits)
+            found[f"sums/{name}/{part}"] = value.to_float64(0.25, plan.noise.bits)
     return found
 
 

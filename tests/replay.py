@@ -190,7 +190,7 @@ class Replay:
         records = jax.tree.map(np.asarray, records)
         target = targets.bind(plan.target, targets.record_shapes(records))
         params = jax.eval_shape(target.init, jax.random.key(0))
-        moment = () if plan.second is None else (released_shape(plan.second, params),)
+        moment = () if plan.sampler_run.second is None else (released_shape(plan.sampler_run.second, params),)
         number = jax.ShapeDtypeStruct((), np.float32)
         one = PrivateGradient(params, number, moment)  # type: ignore[arg-type]
         self.nothing = jax.tree.map(lambda s: np.zeros((plan.chains, plan.steps, *s.shape), s.dtype), one)

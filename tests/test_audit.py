@@ -1,5 +1,6 @@
 """Audits of real plans: below the claim where the code is right, above it where a bug is planted."""
 
+import dataclasses
 import json
 import re
 import types
@@ -179,7 +180,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     fixed = planned(sampling=dpmcmc.FixedSize(BATCH), steps=steps, accountant="rdp")
     claim = account(z, steps=steps, sampling=dpmcmc.Poisson(BATCH), num_records=N, delta=DELTA)
     noise = np.full(steps, z * N / BATCH * fixed.privacy.clip, np.float32)
-    doctored = fixed.with_last(noise=fixed.run.noise.replaced(noise_std=noise, guarantee=claim))
+    doctored = fixed.with_last(noise=dataclasses.replace(fixed.run.noise, noise_std=noise, guarantee=claim))
     report = audit(doctored, runs=10_000, seed=5)
     # At its own δ the claim survives; at ε = 0 it does not.
     assert report.lower_bound < claim.epsilon
@@ -206,7 +207,8 @@ def test_the_audit_drives_the_plan_s_own_numbers(monkeypatch):
     monkeypatch.setattr(scores, "released", watch)
     audit(plan, runs=30, seed=6)
     (inside, data), (_, other) = seen
-    for name in ("noise_std", "slots", "bits", "sampling", "num_records", "steps", "privacy"):
+    assert (inside.noise.slots, inside.noise.bits) == (plan.noise.slots, plan.noise.bits)
+    for name in ("noise_std", "sampling", "num_records", "steps", "privacy"):
         assert getattr(inside, name) is getattr(plan, name) or getattr(inside, name) == getattr(plan, name)
     assert inside.chains == 30 * plan.chains
     # Neighbours: one row differs, and the others are no one's.

@@ -330,7 +330,7 @@ def test_a_config_names_one(mine, capsys):
     changes = ["privacy.calibrator=mine_calibrators:generous", "run={steps: 8, burn_in: 0, thin: 1}"]
     made = make_plan(config_file.load("two_normals", changes))
     np.testing.assert_allclose(made.noise_multipliers, 40.0, rtol=1e-6)
-    assert made.to_json()["config"]["privacy"]["calibrator"] == "mine_calibrators:generous"
+    assert made.describe().stated["config"]["privacy"]["calibrator"] == "mine_calibrators:generous"
     words = [word for change in changes for word in ("--set", change)]
     assert main(["run", "two_normals", "--out", "out", *words, "--allow-code", "mine_calibrators"]) == 0
     assert yaml.safe_load((mine / "out" / "config.yaml").read_text())["privacy"]["calibrator"] == (

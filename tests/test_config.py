@@ -246,7 +246,7 @@ def test_a_clip_at_either_bound_is_planned_and_runs(clip):
         )
         for c in (clip, 1.0)
     )  # fmt: skip
-    assert plan.required_multiplier == pytest.approx(one.required_multiplier)
+    assert plan.noise.required_multiplier == pytest.approx(one.noise.required_multiplier)
     x = np.random.RandomState(0).uniform(-1, 1, (16, 2)).astype(np.float32)
     draws = dpmcmc.sample(plan, {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, key=0).draws
     assert np.isfinite(draws).all()

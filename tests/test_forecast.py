@@ -3,6 +3,7 @@
 Expected widths before a record is read: of what records can tell, for columns as real tables have them.
 """
 
+import dataclasses
 import re
 
 import numpy as np
@@ -67,9 +68,9 @@ def test_predicted_width_is_near_that_of_the_real_rows(name):
     chosen = config_file.load(name, [])
     made, rows = config.make_plan(chosen), np.asarray(config.load_data(chosen).train["x"], float)
     known, identity = forecast.curvatures(made), np.eye(rows.shape[1])
-    curvature, precision = known.likelihood * rows.T @ rows, known.prior * identity
-    local = normal_law.Local(curvature, curvature / known.widening**2, np.zeros_like)
-    alone = np.linalg.inv(precision + curvature / known.weighted)
+    curvature, precision = known.law.curvature * rows.T @ rows, known.prior * identity
+    local = normal_law.Local(curvature, curvature / known.law.widening**2, np.zeros_like)
+    alone = np.linalg.inv(precision + curvature / known.law.weighted)
     noise = forecast.gradient_variance(made, made.private_time) * identity
     real = predicted_width.predicted(local, noise, precision, alone).width()
     assert real > 1.05
@@ -119,7 +120,7 @@ def test_label_blind_weights_take_no_intervals_away():
     made = long_run(privacy=loose(clip=0.9), sampler=dpmcmc.SGLD(STEP / 2), steps=2 * STEPS, burn_in=2 * BURN_IN)
     assert made.label_blind
     assert "intervals" in made.usable_for
-    residual = made.run.noise.replaced(promise=loose(clip=0.9, clipping="residual"))
+    residual = dataclasses.replace(made.run.noise, promise=loose(clip=0.9, clipping="residual"))
     by_residual = with_verdict(made.with_last(noise=residual))
     assert "intervals" not in by_residual.usable_for
 

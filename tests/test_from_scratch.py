@@ -116,7 +116,7 @@ def test_its_draws_have_the_librarys_law(asked, monkeypatch):
         privacy=dpmcmc.Privacy(delta=1e-4, clip=CLIP, clipping="residual", **asked),
     )
     own, private = from_scratch.noise_stds(
-        plan.required_multiplier, num_records=RECORDS, batch_size=BATCH, clip=CLIP, step_size=STEP_SIZE
+        plan.noise.required_multiplier, num_records=RECORDS, batch_size=BATCH, clip=CLIP, step_size=STEP_SIZE
     )
     noise_std = float(plan.noise_std[0])
     assert noise_std == pytest.approx(max(own, private), rel=1e-6)

@@ -65,7 +65,7 @@ def test_secret_keys_are_of_the_generator_of_their_run_and_used_once():
 def test_hardened_may_be_said_of_a_private_run_and_changes_nothing(hardened, plan):
     said = make(privacy={"hardened": hardened})
     assert said.guarantee == plan.guarantee
-    assert said.levels == plan.levels
+    assert said.noise.levels == plan.noise.levels
     named = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
     assert named.guarantee == OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5).guarantee
 
@@ -86,7 +86,7 @@ def test_noise_from_floats_is_refused_wherever_it_is_asked_for():
 def test_integer_noise_costs_its_deviation_and_no_more(plan):
     (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
     assert draw.count == D * 12 * 2
-    assert draw.rate >= noise_tables.deviation(plan.levels[0])
+    assert draw.rate >= noise_tables.deviation(plan.noise.levels[0])
     others = [e for e in plan.guarantee.events if e != draw]
     exact = dpmcmc.Guarantee.from_events(others, delta=1e-5, adjacency="replace_one", accountant="pld", release="trace")
     assert exact.epsilon <= plan.guarantee.epsilon <= min(exact.epsilon * (1 + 1e-6), 2.0)
@@ -97,8 +97,8 @@ def test_integer_noise_costs_its_deviation_and_no_more(plan):
 
 def test_a_run_without_privacy_has_no_integer_noise():
     plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=12, privacy=None)
-    assert plain.levels == (0, 0)
-    assert plain.coordinates is None
+    assert plain.noise.levels == (0, 0)
+    assert plain.noise.coordinates is None
 
 
 def test_full_batches_and_closed_form_meet_their_target():
@@ -113,14 +113,14 @@ def test_full_batches_and_closed_form_meet_their_target():
         assert made.guarantee.epsilon <= 0.01
         # Nothing but the deviation's own share of δ: no noise is spent on it.
         uncharged = dataclasses.replace(made.schedule, coordinates=None).with_noise(np.zeros(4))
-        assert made.required_multiplier == pytest.approx(asked_noise(uncharged, privacy), rel=1e-3)
+        assert made.noise.required_multiplier == pytest.approx(asked_noise(uncharged, privacy), rel=1e-3)
 
 
 def test_a_second_moment_is_charged_by_the_entry():
     sampler = dpmcmc.SGFS(step_size=0.01, fisher="query", noise_ratio=3.0)
     plan = make(sampler=sampler)
-    assert isinstance(plan.second, SecondMoment)
-    assert min(plan.levels) >= 3
+    assert isinstance(plan.sampler_run.second, SecondMoment)
+    assert min(plan.noise.levels) >= 3
     (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
     assert draw.count >= (D + D * (D + 1) // 2) * 12 * 2
 
@@ -162,7 +162,7 @@ def test_a_delta_that_integer_noise_takes_whole_is_refused_with_a_way_out():
 
 def test_a_target_whose_shape_is_not_known_is_charged_for_a_million_numbers():
     known, unknown = make(), make(target=dpmcmc.targets.LogisticRegression())
-    assert unknown.coordinates == 10**6
+    assert unknown.noise.coordinates == 10**6
     assert known.guarantee.epsilon <= unknown.guarantee.epsilon <= known.guarantee.epsilon * (1 + 1e-9)
 
 
@@ -182,7 +182,7 @@ def test_verify_wants_the_deviations_of_integer_noise(plan, tmp_path, capsys):
         assert verified(path, small) == 1
     for name in ("hardened", "coordinates", "sampling"):
         assert verified(path, {key: value for key, value in body.items() if key != name}) == 2
-    assert verified(path, body | {"sampling": body["sampling"] | {"slots": plan.slots - 5}}) == 1
+    assert verified(path, body | {"sampling": body["sampling"] | {"slots": plan.noise.slots - 5}}) == 1
     # A file of an earlier release may say that its noise was from floats.
     capsys.readouterr()
     assert verified(path, without(body, "approximate_draw") | {"hardened": False}) == 0
@@ -355,7 +355,7 @@ def test_verify_wants_the_deviation_of_a_mechanism(tmp_path, capsys):
 
 
 def test_what_is_not_proved_is_said():
-    assert "unproved" not in dict(make().lines())
+    assert "unproved" not in dict(make().describe().lines)
     assert "the draw from the posterior is computed in floating point" in str(pure(1.0))
     assert "unproved" not in str(OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5))
 

@@ -176,7 +176,7 @@ def test_it_is_the_default_where_labels_are_bounded():
     ):  # fmt: skip
         made = plan(target)
         assert made.label_blind == blind
-        assert made.to_json()["clipping"] == ("label_blind" if blind else "residual")
+        assert made.describe().stated["clipping"] == ("label_blind" if blind else "residual")
         assert not plan(target, clipping="residual").label_blind
         if not blind:
             name = type(target).__name__
@@ -184,7 +184,7 @@ def test_it_is_the_default_where_labels_are_bounded():
                 plan(target, clipping="label_blind")
     nothing = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(step_size=1.0), steps=20, privacy=None)
     assert not nothing.label_blind
-    assert nothing.to_json()["clipping"] is None
+    assert nothing.describe().stated["clipping"] is None
     with pytest.raises(ValueError, match="clipping must be one of residual, label_blind"):
         plan(clipping="both")
 

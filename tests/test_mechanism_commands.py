@@ -175,8 +175,9 @@ def test_a_plan_after_a_mechanism_s_is_the_hybrid(monkeypatch):
     assert made.guarantee == same.guarantee
     assert np.array_equal(made.noise_std, same.noise_std)
     assert made.label == "OPS then SGLD"
-    assert dict(made.lines())["start"].startswith("every chain starts at one draw of OPS, which alone has epsilon 0.5")
-    assert made.facts()["charged_draws"] == 1
+    start = dict(made.describe().lines)["start"]
+    assert start.startswith("every chain starts at one draw of OPS, which alone has epsilon 0.5")
+    assert made.describe().facts["charged_draws"] == 1
     one, two = (dpmcmc.sample(made, data(), key=key).draws for key in (1, 2))
     assert not np.allclose(one, two)
     assert np.array_equal(dpmcmc.sample(same, data(), key=1).draws, one)

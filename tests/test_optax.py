@@ -156,13 +156,13 @@ def test_an_optimiser_predicts_and_has_neither_temperature_nor_intervals():
         assert plan.usable_for == ["prediction"]
         said = "the iterates of an optimiser gather near the mode, and are no draws of the posterior"
         assert plan.verdict.reasons["intervals"] == f"Do not report intervals: {said}."
-        body = plan.to_json()
+        body = plan.describe().stated
         assert body["temperature"] is body["temperature_per_step"] is body["time"] is body["private_time"] is None
-        assert not {"temperature", "time", "free"} & {label for label, _ in plan.lines()}
+        assert not {"temperature", "time", "free"} & {label for label, _ in plan.describe().lines}
         assert np.isnan(plan.temperatures).all()
     for found in ({"ess": None, "rhat": None}, {"ess": 1e9, "rhat": 1.0}):
         assert of_result(make(), found).reasons["intervals"] == f"Do not report intervals: {said}."
-    assert make().to_json()["config"]["sampler"] == {
+    assert make().describe().stated["config"]["sampler"] == {
         "name": "optax",
         "rule": "adam",
         "learning_rate": RATE,

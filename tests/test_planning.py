@@ -45,10 +45,10 @@ def test_noise_is_the_larger_of_the_samplers_and_privacys():
     plan = make()
     unit = 100 / N
     own = np.sqrt(2 / (1.0 / N))
-    np.testing.assert_allclose(plan.noise_std, max(own, plan.required_multiplier / unit), rtol=1e-6)
+    np.testing.assert_allclose(plan.noise_std, max(own, plan.noise.required_multiplier / unit), rtol=1e-6)
     np.testing.assert_allclose(plan.noise_multipliers, plan.noise_std.astype(np.float64) * unit, rtol=1e-12)
     # float32 noise is never below what float64 asked for
-    assert np.all(plan.noise_std.astype(np.float64) * unit >= plan.required_multiplier)
+    assert np.all(plan.noise_std.astype(np.float64) * unit >= plan.noise.required_multiplier)
 
 
 def test_events_hold_charged_values():
@@ -64,7 +64,7 @@ def test_events_hold_charged_values():
 def test_privacy_is_free_when_langevin_noise_suffices():
     plan = make(sampler=dpmcmc.SGLD(step_size=1e-4))
     assert plan.free_fraction == 1.0
-    assert plan.required_multiplier == 0.0
+    assert plan.noise.required_multiplier == 0.0
     np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-6)
     assert plan.guarantee.epsilon < 1.0
     assert "privacy is free" in str(plan)
@@ -81,7 +81,7 @@ def test_decaying_steps_are_free_from_some_step_on_and_composed_not_averaged():
     assert averaged.epsilon < 0.9 * plan.guarantee.epsilon
     # free privacy is not paid twice: a constant floor-less calibration needs at least as much
     alone = dpmcmc.privacy.calibrate(epsilon=1.0, delta=1e-5, steps=300, sampling=plan.sampling, num_records=N)
-    assert plan.required_multiplier < alone
+    assert plan.noise.required_multiplier < alone
 
 
 def test_auto_step_size_keeps_temperature_one_at_the_whole_budget():
@@ -108,12 +108,12 @@ def test_closed_form_calibrator_meets_its_target_under_the_thesis_accountant():
         privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5, calibrator="closed_form", accountant="advanced"),
     )
     assert plan.guarantee.epsilon <= 1.0
-    assert plan.required_multiplier == pytest.approx(plan.thesis_multiplier[0] * (1 + KAPPA))
+    assert plan.noise.required_multiplier == pytest.approx(plan.thesis_multiplier[0] * (1 + KAPPA))
 
 
 def test_chains_are_charged():
     one, four = make(), make(chains=4)
-    assert four.required_multiplier > 1.3 * one.required_multiplier
+    assert four.noise.required_multiplier > 1.3 * one.noise.required_multiplier
 
 
 def test_without_privacy_there_is_no_guarantee_and_own_noise():
@@ -146,7 +146,7 @@ def test_a_falling_temperature_is_held_against_the_samplers_own_step_by_step():
     quick = {"sampling": dpmcmc.Full(), "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5, accountant="rdp")}
 
     def heat(sampler):
-        return dict(make(sampler=sampler, **quick).lines())["temperature"]
+        return dict(make(sampler=sampler, **quick).describe().lines)["temperature"]
 
     assert "and the sampler alone has 1 to 100: privacy needs more" in heat(Cooling(step_size=100.0))
     assert "and the sampler alone has 1: privacy needs more" in heat(dpmcmc.SGLD(step_size=100.0))
@@ -189,7 +189,7 @@ def test_draws_are_called_narrower_below_temperature_one_and_wider_above_it(ends
     sampler = type("Heats", (Heating,), {"ends": ends})(step_size=1e-3)
     promise = None if privacy is None else dpmcmc.Privacy(epsilon=privacy, delta=1e-5, accountant="rdp")
     made = make(sampler=sampler, sampling=dpmcmc.Full(), steps=STEPS_OF_HEAT, burn_in=0, privacy=promise)
-    line = dict(made.lines())["temperature"]
+    line = dict(made.describe().lines)["temperature"]
     for words in (NARROWER, WIDER, BOTH):
         assert (words in line) == (words == said), line
 
@@ -199,7 +199,7 @@ def test_draws_that_privacy_heats_below_temperature_one_are_narrower_all_the_sam
     """Private noise above the sampler's own: from a thousandth to ``hottest``, as in digits_bnn."""
     step = 2 * hottest / float(make(sampler=dpmcmc.SGLD(1.0, temperature=1e-3)).noise_std[0]) ** 2
     made = make(sampler=dpmcmc.SGLD(step * N, temperature=1e-3))
-    line = dict(made.lines())["temperature"]
+    line = dict(made.describe().lines)["temperature"]
     np.testing.assert_allclose(made.temperatures, hottest, rtol=1e-3)
     assert "privacy needs more noise than the sampler injects" in line
     assert (NARROWER in line, WIDER in line) == (hottest < 1, hottest > 1)

@@ -275,9 +275,10 @@ def test_what_a_config_promises_is_what_its_events_cost(folder, config):
     assert asked is None or guarantee.epsilon <= asked
     queries = [e for e in guarantee.events if e.mechanism not in DEVIATIONS]
     # A second minibatch is charged at the steps that ask for it.
-    second = 0 if len(multiples(plan.second)) == 1 else int(np.sum(plan.second.asks(np.arange(plan.steps))))
+    moment = plan.sampler_run.second
+    second = 0 if len(multiples(moment)) == 1 else int(np.sum(moment.asks(np.arange(plan.steps))))
     assert sum(e.count for e in queries) == (plan.steps + second) * plan.chains
-    assert min(e.noise_multiplier for e in queries) < plan.noise_multipliers.min() * min(multiples(plan.second))
+    assert min(e.noise_multiplier for e in queries) < plan.noise_multipliers.min() * min(multiples(moment))
     assert min(e.rate for e in queries) >= plan.sampling.rate(plan.num_records)
     curve = [guarantee.epsilon_at(delta) for delta in (1e-10, 1e-6, 1e-3, 0.05)]
     assert all(a >= b for a, b in itertools.pairwise(curve))

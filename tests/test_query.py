@@ -463,7 +463,7 @@ def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
 
 def test_a_query_refuses_more_numbers_than_were_charged():
     plan = make(target=Growing())
-    assert plan.coordinates == 1
+    assert plan.noise.coordinates == 1
     records = residual_data("antipodal", 64, 6, np.random.default_rng(5))
     key = jax.random.key(0, impl=CHACHA20)
 
@@ -474,7 +474,7 @@ def test_a_query_refuses_more_numbers_than_were_charged():
     release(6)
     release(None)
     with pytest.raises(ValueError, match="releases 6 numbers and the plan charged for 1"):
-        release(plan.coordinates)
+        release(plan.noise.coordinates)
     moment = SecondMoment(ratio=2.0, structure="diagonal")
     release(12, moment)
     with pytest.raises(ValueError, match="releases 12 numbers"):

@@ -201,13 +201,13 @@ def test_a_plan_json_has_the_sections_of_a_config():
         thin=3,
         privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6, clip=2.0),
     )
-    said = json.loads(json.dumps(plan.to_json()))["config"]
+    said = json.loads(json.dumps(plan.describe().stated))["config"]
     schedule = {"name": "dpmcmc.samplers.schedules:Polynomial", "a": 4.0, "b": 1.0, "gamma": 0.55}
     assert said["sampler"] == {"name": "sgld", "step_size": schedule, "temperature": 1.0, "num_records": N}
     assert said["sampling"]["scheme"] == "poisson"
     assert said["run"] == {"steps": 9, "chains": 1, "burn_in": 0, "thin": 3}
     assert (said["privacy"]["epsilon"], said["privacy"]["clip"]) == (1.0, 2.0)
-    assert target_of(plan.to_json()) == plan.target
+    assert target_of(plan.describe().stated) == plan.target
 
 
 def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(tmp_path):

@@ -171,7 +171,7 @@ class TestPrivatePlan:
         z = mixed.noise_multipliers
         assert len(np.unique(z)) > 5
         assert 0 < mixed.free_fraction < 1
-        at_floor = z <= mixed.required_multiplier * (1 + 1e-6)
+        at_floor = z <= mixed.noise.required_multiplier * (1 + 1e-6)
         assert np.mean(~at_floor) == pytest.approx(mixed.free_fraction, abs=1.5 / STEPS)
 
         def epsilon(multipliers):
@@ -245,7 +245,7 @@ class TestOptaxByName:
         plan = from_yaml(said)
         np.testing.assert_allclose(plan.sampler.eta(np.array([0.0, 19.0, 20.0, 49.0])) * 426, [8, 8, 4, 4])
         assert hash(plan.sampler.step_size) == hash(plan.sampler.step_size)
-        said = plan.to_json()["config"]["sampler"]["step_size"]
+        said = plan.describe().stated["config"]["sampler"]["step_size"]
         assert said["boundaries_and_scales"] == {"20": 0.5}
 
     @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
         privacy=None,
     )
     assert (plan.target.num_features, plan.target.row_bound) == (2, 1.0)
-    assert plan.to_json()["schema"] == schema.to_yaml()
+    assert plan.describe().stated["schema"] == schema.to_yaml()
     assert dpmcmc.sample(plan, frame, key=0).draws.shape == (1, 4, 2)
     want = dpmcmc.sample(plan, schema.encode(frame), key=0).draws
     np.testing.assert_array_equal(dpmcmc.sample(plan, pl.from_pandas(frame), key=0).draws, want)

@@ -257,7 +257,8 @@ def test_only_the_steps_that_ask_are_charged_for_it(own, sampling):
     made = query_plan(sampling, steps=25, chains=2, own=own, every=10, ratio=0.5, accountant="rdp")
     one_event_per_minibatch(made)
     assert sum(e.count for e in made.guarantee.events if e.noise_multiplier) == 2 * (25 + 3 * own)
-    assert made.required_multiplier < query_plan(sampling, steps=25, chains=2, own=own, ratio=0.5).required_multiplier
+    half = query_plan(sampling, steps=25, chains=2, own=own, ratio=0.5)
+    assert made.noise.required_multiplier < half.noise.required_multiplier
 
 
 def test_full_batches_cost_the_closed_form_of_both_kinds_of_step():
@@ -309,7 +310,7 @@ def check_neighbours(made, base, others):
     """One record that comes moves each step's release by 1/z of its event at most, and is nearly as far as that."""
     events = {e.noise_multiplier: e.count for e in made.guarantee.events if e.noise_multiplier}
     z = float(made.noise_multipliers[0]) / (1 + KAPPA)
-    charged = np.where(ASKED, z * multiples(made.second)[0], z)
+    charged = np.where(ASKED, z * multiples(made.sampler_run.second)[0], z)
     assert events == {value: int(np.sum(charged == value)) for value in np.unique(charged)}
     largest = np.zeros(STEPS)
     for other in others.values():
@@ -317,7 +318,7 @@ def check_neighbours(made, base, others):
         released = np.isfinite(np.asarray(base.calls[0].released.releases[0].noise_std))[0]
         moment = np.linalg.norm(base.moment_of() - other.moment_of(), axis=-1)[0]
         noise = float(made.noise_multipliers[0])
-        moved = np.hypot(gradient / noise, np.where(released, moment / (made.second.ratio * noise), 0.0))
+        moved = np.hypot(gradient / noise, np.where(released, moment / (made.sampler_run.second.ratio * noise), 0.0))
         largest = np.maximum(largest, moved * charged)
     assert np.all(largest <= 1 + 1e-9)
     assert np.all(largest > 0.99)

@@ -174,8 +174,8 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
         if privacy is not None:
             assert asked[-1].clip is not None
             asked[-1] = dataclasses.replace(asked[-1], clip=privacy.clip)
-            assert (asked[-1].bits, asked[-1].second_bits) == (plan.bits, plan.second_bits)
-            assert plan.second_bits < plan.bits
+            assert (asked[-1].bits, asked[-1].second_bits) == (plan.noise.bits, plan.noise.second_bits)
+            assert plan.noise.second_bits < plan.noise.bits
             jax.eval_shape(asked[-1], *inputs)
         else:
             assert asked[-1].clip is None

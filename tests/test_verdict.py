@@ -35,10 +35,10 @@ def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_t
     )
     uses = ["prediction", "intervals"] if posterior else ["prediction"]
     assert made.usable_for == uses
-    body = made.to_json()
+    body = made.describe().stated
     assert body["usable_for"] == uses
     assert set(body["usable_for_reasons"]) == {"prediction", "intervals"}
-    text = dict(made.lines())
+    text = dict(made.describe().lines)
     assert text["usable for"] == " and ".join(uses)
     assert text["intervals"] == made.verdict.reasons["intervals"]
     assert "as asked" not in str(made) or made.verdict.from_path  # a hot path leads to a posterior that is not
@@ -86,8 +86,8 @@ def test_no_mechanism_but_the_noise_aware_one_is_for_intervals(name):
     made = mechanism.plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
     check_sentences(made.verdict)
     assert made.usable_for == ["prediction"]
-    assert made.to_json()["usable_for"] == ["prediction"]
-    assert [label for label, _ in made.lines()].count("usable for") == 1
+    assert made.describe().stated["usable_for"] == ["prediction"]
+    assert [label for label, _ in made.describe().lines].count("usable for") == 1
 
 
 @pytest.mark.parametrize("privacy", [None, loose()], ids=["plain", "private"])
@@ -101,7 +101,7 @@ def test_a_long_unclipped_run_at_temperature_one_is_for_intervals(sampler, times
     check_sentences(run.verdict)
     assert run.usable_for == ["prediction", "intervals"]
     if privacy is not None:
-        assert "1, as asked" in dict(run.lines())["temperature"]
+        assert "1, as asked" in dict(run.describe().lines)["temperature"]
 
 
 class Unknown(dpmcmc.SGLD):
@@ -161,7 +161,7 @@ def test_more_records_or_budget_never_take_prediction_away():
         [
             [
                 verdict._signal(dpmcmc.privacy.account(z, steps=1, sampling=dpmcmc.Full(), num_records=n, delta=1e-6,
-                                                       accountant="rdp"), n, LOGISTIC)[0]
+                                                       accountant="rdp"), n, LOGISTIC).usable
                 for z in (1e4, 1e3, 1e2, 10.0, 1.0)
             ]
             for n in (3, 30, 300, 3000)
@@ -186,7 +186,7 @@ def test_hopeless_plans_are_for_nothing():
     )  # fmt: skip
     check_sentences(made.verdict)
     assert made.usable_for == []
-    assert dict(made.lines())["usable for"] == "nothing"
+    assert dict(made.describe().lines)["usable for"] == "nothing"
 
 
 def test_longer_runs_never_lose_intervals():

@@ -108,7 +108,7 @@ def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     """.88 is due at the edge of the conditions; 180 intervals of 60 data sets have a standard error of .024."""
     steps = obstacles.BURN_IN + permitted_uses.SPAN
     probe = long_run(sampler=sampler, privacy=privacy, steps=2 * STEPS)
-    per_step = float(probe.times[0]) * PRECISION
+    per_step = float(probe.sampler_run.times[0]) * PRECISION
     burn_in = int(obstacles.BURN_IN / per_step) + 1
     made = long_run(sampler=sampler, privacy=privacy, steps=burn_in + int(steps / per_step), burn_in=burn_in)
     assert "intervals" in made.usable_for

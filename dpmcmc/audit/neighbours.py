@@ -159,7 +159,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     size = _matrix_size(plan.sampler) or canaries
     if canaries > size:
         raise InputError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
-    metric = plan.sampler_offers.metric
+    metric = plan.sampler_run.offers.metric
     directions = np.eye(size, dtype=np.float32)[:canaries]
     if metric is not None:
         # In whitened units each is along an axis.

@@ -233,7 +233,8 @@ def shortened(plan: Plan, steps: int) -> Plan:
         steps=steps,
         burn_in=0,
         thin=1,
-        noise=plan.run.noise.replaced(
+        noise=dataclasses.replace(
+            plan.noise,
             noise_std=plan.noise_std[:steps],
             slots=slots,
             noise_multipliers=plan.noise_multipliers[:steps],

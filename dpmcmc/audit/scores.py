@@ -138,7 +138,7 @@ class Observed:
         return jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there)
 
     def _whitened(self, tree: PyTree) -> jax.Array:
-        metric = self.plan.sampler_offers.metric
+        metric = self.plan.sampler_run.offers.metric
         vector = flat(tree)[0]
         return vector if metric is None else metric.whiten(vector)
 
@@ -146,7 +146,7 @@ class Observed:
     def _gradients(self) -> PerRecordGradients:
         """Gradients of records as the plan's query clips them."""
         plan = self.plan
-        metric = self.plan.sampler_offers.metric
+        metric = plan.sampler_run.offers.metric
         assert plan.privacy is not None
         blind = dataclasses.replace(plan, target=self.target).label_blind
         size = (plan.num_records, plan.batch_size)
@@ -193,13 +193,12 @@ class Sampled:
         self.neighbours = neighbours
         self.keys = keys
         # Only the last step is kept, which has the score. A probe may have more parameters than the plan.
-        assert plan.run is not None
         self.audited = dataclasses.replace(plan, target=target).with_last(
             sampler=Observed(plan, target, neighbours),
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            noise=plan.run.noise.replaced(coordinates=None),
+            noise=dataclasses.replace(plan.noise, coordinates=None),
         )
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:

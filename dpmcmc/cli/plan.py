@@ -7,7 +7,6 @@ import json
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import command_words, note
 from dpmcmc.config import file as config_file
-from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.report.lines import rows
 from dpmcmc.report.screen import lines_of_plan, uses, width
 
@@ -23,11 +22,11 @@ def plan(
     """Say what a run would do and cost; read no record."""
     asked = config_file.load(config, overrides, allow_code=allow_code, note=note)
     made = config_room.make_plan(asked)
+    secret = config_room.is_secret(asked)
     if as_json:
-        print(json.dumps(made.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False))
+        print(json.dumps(made.describe(secret).stated, indent=2, allow_nan=False))
         return
     spec = config_room.describe_data(asked)
-    secret = config_room.is_secret(asked)
     lines = lines_of_plan(
         asked.name,
         made,
@@ -38,9 +37,9 @@ def plan(
         origin="none read",
     )
     if details:
-        lines += made.lines(secret)
+        lines += made.describe(secret).lines
     else:
-        if INTERVALS in made.usable_for:
+        if made.verdict.intervals.usable:
             lines += width(None, made.verdict.predicted_width)
         words = command_words(config, overrides)
         lines += uses(made.verdict, made, words)

@@ -166,7 +166,7 @@ class ConfiguredRun:
         circumstances = self.facts.circumstances(fit)
         self.place.run_folder.json(
             "plan.json",
-            self.plan.to_json(self.facts.secret) | circumstances.to_json() | {"data": self.facts.data_json()},
+            self.plan.describe(self.facts.secret).stated | circumstances.to_json() | {"data": self.facts.data_json()},
         )
         return circumstances
 

@@ -94,7 +94,7 @@ def suggest(
             "config": values,
             "reasons": list(plan.reasons),
             "chosen_anew": question.anew,
-            "plan": plan.to_json(),
+            "plan": plan.describe().stated,
         }
         print(json.dumps(said, indent=2, allow_nan=False))
     else:

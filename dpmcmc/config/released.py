@@ -62,7 +62,7 @@ def _data(saved: Plan) -> dict[str, Any]:
     known: dict[str, Any] = {"path": "record", "num_records": saved.num_records}
     if saved.schema is not None:
         return known | {"schema": saved.schema.to_yaml()}
-    target = saved.sections["target"]
+    target = saved.describe().sections["target"]
     facts = ("num_features", "row_bound")
     return known | {name: target[name] for name in facts if name in target}
 
@@ -75,20 +75,15 @@ def _values(saved: Plan, data: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: it names code of one's own, or what plan.json does not describe whole.
     """
-    sections = saved.sections
+    sections = saved.describe().sections
     target = dict(sections["target"])
     calibrator = str(sections.get("privacy", {}).get("calibrator", ""))
-    own = [
-        name
-        for name, known in (
-            (target["name"], TARGETS),
-            (sections["sampler"]["name"], SAMPLERS),
-        )
-        if name not in known
-    ]
-    if own or is_ones_own(calibrator) or "start" in sections:
-        what = ", ".join([*own, *([calibrator] if is_ones_own(calibrator) else [])])
-        raise ConfigError(what or "chains that begin at a mechanism's draw")
+    named = ((target["name"], TARGETS), (sections["sampler"]["name"], SAMPLERS))
+    own = [name for name, known in named if name not in known]
+    if is_ones_own(calibrator):
+        own.append(calibrator)
+    if own or "start" in sections:
+        raise ConfigError(", ".join(own) or "chains that begin at a mechanism's draw")
     # A plan binds its sampler to N anew.
     sampler = sections["sampler"]
     said = {"name", *(key.name for key in keys(SAMPLERS[sampler["name"]]))}

@@ -247,7 +247,7 @@ def _of_steps(
 ) -> PersonalReceipt:
     """Return the receipt of a sampler's run."""
     charged = plan.guarantee is not None and _charged(plan.guarantee) == _charged(guarantee)
-    if not charged or plan.sections != result.plan.sections:
+    if not charged or plan.describe().sections != result.plan.describe().sections:
         raise InputError(
             "plan: has other settings, or other charged events, than the run, so its loss is not the run's; make it "
             "with the settings and the version of dpmcmc that the run had",
@@ -355,7 +355,7 @@ def _objective_of(plan: Plan, guarantee: Guarantee) -> tuple[Mapping[str, float]
     if plan.release is not None and isinstance(plan.mechanism, ObjectivePerturbation):
         return plan.settings, plan.mechanism.clip or 1.0
     if plan.saved is not None and plan.label == name and not isinstance(plan.target, SavedTarget):
-        return plan.saved.stated_plan["settings"], plan.sections["mechanism"].get("clip", 1.0)
+        return plan.saved.stated_plan["settings"], plan.describe().sections["mechanism"].get("clip", 1.0)
     raise _refused(
         f"no formula is known for the loss of one record in {plan.label}; one is for a sampler's own run and for "
         f"{name}",

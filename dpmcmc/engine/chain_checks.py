@@ -57,7 +57,7 @@ def check_on_disk(plan: Plan, data: PyTree) -> None:
             "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
             "Poisson, or arrays in memory"
         )
-    if plan.second is not None and plan.second.own_batch:
+    if plan.sampler_run.second is not None and plan.sampler_run.second.own_batch:
         raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
 
 

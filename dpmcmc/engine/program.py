@@ -130,11 +130,11 @@ class Program:
             batch_size=plan.batch_size,
             slots=_slots(plan),
             clip=clip,
-            bits=(plan.bits, plan.second_bits),
-            second=plan.second,
-            levels=plan.levels,
+            bits=(plan.noise.bits, plan.noise.second_bits),
+            second=plan.sampler_run.second,
+            levels=plan.noise.levels,
             label_blind=plan.label_blind,
-            coordinates=plan.coordinates,
+            coordinates=plan.noise.coordinates,
             mesh=mesh,
             platform=platform_of(mesh),
         )
@@ -235,6 +235,6 @@ def _slots(plan: Plan) -> int:
     A batch outgrows more slots more seldom than the plan is charged for.
     """
     if not isinstance(plan.sampling, Poisson):
-        return plan.slots
-    size = rung(plan.slots)
-    return size if size < plan.num_records else plan.slots
+        return plan.noise.slots
+    size = rung(plan.noise.slots)
+    return size if size < plan.num_records else plan.noise.slots

@@ -494,7 +494,7 @@ class Result:
         said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         circumstances = Circumstances.of_plan(self.plan, public)
         opened.state(said)
-        opened.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json())
+        opened.json("plan.json", self.plan.describe(secret=self.guarantee is not None).stated | circumstances.to_json())
         self._write_draws(opened)
         opened.json("metrics.json", {**self.diagnostics, **self.verdict.to_json(), "device": self.device})
         opened.write(PAGE, self.page(Context(title(self.plan), opened.day, circumstances=circumstances)))

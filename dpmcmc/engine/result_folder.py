@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION, REFUSED, Verdict
+from dpmcmc.planning.permitted_uses import INTERVALS, REFUSED, Use, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 
@@ -86,12 +86,7 @@ def _of_path(verdict: Verdict) -> Verdict:
     """Return the verdict on iterates whose run has a posterior that they are not draws of."""
     other = POSTERIOR if INTERVALS in verdict.usable_for else DRAWS
     why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {other}."
-    return dataclasses.replace(
-        verdict,
-        usable_for=tuple(use for use in verdict.usable_for if use == PREDICTION),
-        reasons=verdict.reasons | {INTERVALS: why},
-        from_path=False,
-    )
+    return dataclasses.replace(verdict, intervals=Use(False, why), from_path=False)
 
 
 def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:

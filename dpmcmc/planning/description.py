@@ -1,16 +1,37 @@
-"""The words and tables that every kind of plan has for itself."""
+"""Description of a plan, and the words and tables for it."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from dpmcmc.errors import printable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 
+@dataclass(frozen=True)
+class Description:
+    """Description of a plan, or of one of its stages; a part that is left out has nothing to say.
+
+    Attributes:
+        sections: of the config that makes it, by name.
+        stated: its part of ``plan.json``, by key.
+        facts: its part of ``privacy.json``, by key.
+        lines: (label, sentence) pairs that say to a person what it does.
+        costs: pairs of a stage that stand after the guarantee: what privacy costs and buys.
+    """
+
+    sections: dict[str, Any] = field(default_factory=dict)
+    stated: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    lines: Sequence[tuple[str, str]] = ()
+    costs: Sequence[tuple[str, str]] = ()
+
+
 def guaranteed(guarantee: Guarantee, secret: bool) -> str:
-    """Return what a plan guarantees, in a sentence; ``secret`` as in ``Plan.to_json``."""
+    """Return what a plan guarantees, in a sentence; ``secret`` as in ``Plan.describe``."""
     if secret:
         return str(guarantee)
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"

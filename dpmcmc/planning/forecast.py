@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,37 +46,38 @@ if TYPE_CHECKING:
     from dpmcmc.planning.plan import Plan
 
 
-@dataclass(frozen=True)
-class Curvatures:
-    """Curvatures of the potential in the units of a run; None where public facts leave them unknown.
+class Law(NamedTuple):
+    """Effect of label-blind weights on the curvature that a record gives.
 
     Attributes:
-        slowest: the least one.
-        records: that the records give a typical direction.
-        prior: that the prior gives it.
-        largest: the largest one.
+        curvature: c.
         widening: width of intervals of draws at temperature 1 over the right one. Under label-blind weights w draws
             have the covariance H⁻¹ and their centre H⁻¹BH⁻¹, H = E[w h] and B = E[w² h] of a record's curvature h, so
             it is √(H/B) >= 1.
-        likelihood: c.
-        weighted: part of the records' curvature that label-blind weights leave, at most 1.
+        weighted: part of the records' curvature that the weights leave, at most 1.
     """
-
-    slowest: float | None = None
-    records: float | None = None
-    prior: float | None = None
-    largest: float | None = None
-    widening: float = 1.0
-    likelihood: float = 1.0
-    weighted: float = 1.0
-
-
-class _Law(NamedTuple):
-    """c of a record, the widening of :class:`Curvatures`, and the part of the curvature that weights leave."""
 
     curvature: float = 1.0
     widening: float = 1.0
     weighted: float = 1.0
+
+
+class Curvatures(NamedTuple):
+    """Curvatures of the potential in the units of a run; None where public facts leave them unknown.
+
+    Attributes:
+        law: of a record.
+        slowest: the least one.
+        records: that the records give a typical direction.
+        prior: that the prior gives it.
+        largest: the largest one.
+    """
+
+    law: Law = Law()
+    slowest: float | None = None
+    records: float | None = None
+    prior: float | None = None
+    largest: float | None = None
 
 
 @on_one_blas_thread
@@ -89,9 +89,14 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         released: metric that its run has released, or None before that.
     """
     if plan.metric is not None:
-        return _in_private_metric(plan, plan.metric, released)
-    if plan.in_metric:
-        return Curvatures()
+        found = _in_private_metric(plan, plan.metric, released)
+    else:
+        found = Curvatures() if plan.in_metric else _in_own_units(plan)
+    # Where the likelihood is not log-concave, it may leave a direction with less than the slowest.
+    return found if plan.target_offers.log_concave else found._replace(slowest=None)
+
+
+def _in_own_units(plan: Plan) -> Curvatures:
     offers = plan.target_offers
     prior = offers.prior_precision
     law = _law(plan, offers.row_bound)
@@ -99,60 +104,50 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     if law is not None and offers.row_bound is not None and offers.num_features is not None:
         records = law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
     largest = None
-    if plan.curvature is not None:
-        largest = plan.curvature * plan.num_records
+    declared = plan.sampler_run.curvature
+    if declared is not None:
+        largest = declared * plan.num_records
     elif offers.smoothness is not None and prior is not None:
         largest = offers.smoothness * plan.num_records * _steepening(plan) + prior
-    return _known(plan, law or _Law(), prior, records, prior, largest)
+    return Curvatures(law or Law(), prior, records, prior, largest)
 
 
 def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
+    offers = plan.target_offers
     typical = metric.typical_norm
     rows = metric.release.rows
-    prior = plan.target_offers.prior_precision or 0.0
+    prior = offers.prior_precision or 0.0
     each = plan.num_records * typical**2 / rows.size
     if not metric.asked.of_rows:
         # A logistic gradient is about half as long as its row.
-        law = (_law(plan, 2 * typical) or _Law())._replace(curvature=1.0)
+        law = (_law(plan, 2 * typical) or Law())._replace(curvature=1.0)
         slowest = each if released is None else float(released.curvatures(1.0, prior)[0])
-        return _known(plan, law, slowest, each, 0.0, None)
+        return Curvatures(law, slowest, each, 0.0)
     found = _law(plan, typical)
     if found is None:
         return Curvatures()
     # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
     own = prior * (typical / rows.row_bound) ** 2
-    slowest = found.curvature * each + own
-    most = plan.target_offers.curvature_bound
-    weight = plan.target_offers.weight_scale or 1.0
-    steepest = None if most is None else weight * most * _steepening(plan)
-    largest = None if steepest is None else steepest * each + own
-    if released is not None:
-        slowest = float(released.curvatures(found.curvature, prior)[0])
-        largest = None if steepest is None else float(released.curvatures(steepest, prior)[-1])
-    return _known(plan, found, slowest, found.curvature * each, own, largest)
+    most = offers.curvature_bound
+    steepest = None if most is None else (offers.weight_scale or 1.0) * most * _steepening(plan)
+
+    def reach(curvature: float, end: int) -> float:
+        if released is None:
+            return curvature * each + own
+        return float(released.curvatures(curvature, prior)[end])
+
+    largest = None if steepest is None else reach(steepest, -1)
+    return Curvatures(found, reach(found.curvature, 0), found.curvature * each, own, largest)
 
 
-def _known(
-    plan: Plan,
-    law: _Law,
-    slowest: float | None,
-    records: float | None,
-    prior: float | None,
-    largest: float | None,
-) -> Curvatures:
-    # Where the likelihood is not log-concave, it may leave a direction with less than the slowest.
-    slowest = slowest if plan.target_offers.log_concave else None
-    return Curvatures(slowest, records, prior, largest, law.widening, law.curvature, law.weighted)
-
-
-def _law(plan: Plan, norm: float | None) -> _Law | None:
+def _law(plan: Plan, norm: float | None) -> Law | None:
     """Law of rows of a norm in the units of the run; None where the model is another or has no bound."""
     offers = plan.target_offers
     if offers.offset_bound is not None or offers.weight_scale is not None:
         return None  # no law is derived of records with an offset or a weight
     score = score_of(plan.target)
     if isinstance(score, Linear):
-        return _Law(1 / score.dispersion)
+        return Law(1 / score.dispersion)
     # Chains weight scores blindly to labels or not at all.
     if not isinstance(score, LabelBlind) or not isinstance(plan.target, GeneralisedLinear) or norm is None:
         return None
@@ -162,11 +157,7 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
     law, free = (average_law(score, predictors, clip / norm) for clip in (_clip(plan), math.inf))
     if not (law.curvature > 0 and law.variance > 0 and free.curvature > 0):
         return None  # predictors so far out that float64 holds no curvature of theirs
-    return _Law(
-        law.curvature,
-        math.sqrt(law.curvature / law.variance),
-        law.curvature / free.curvature,
-    )
+    return Law(law.curvature, math.sqrt(law.curvature / law.variance), law.curvature / free.curvature)
 
 
 def _clip(plan: Plan) -> float:
@@ -174,9 +165,14 @@ def _clip(plan: Plan) -> float:
     return plan.privacy.clip if plan.privacy is not None and plan.label_blind else math.inf
 
 
+def gradient_bound(plan: Plan) -> float | None:
+    """Return the target's bound on a record's gradient; None in a metric, where that is the bound of another norm."""
+    return None if plan.in_metric else plan.target_offers.gradient_bound
+
+
 def _steepening(plan: Plan) -> float:
     """Most that label-blind weights multiply a record's curvature by (``query/per_record_gradients.py``)."""
-    bound = None if plan.in_metric else plan.target_offers.gradient_bound
+    bound = gradient_bound(plan)
     unweighted = bound is not None and _clip(plan) >= bound
     return 2.0 if plan.label_blind and not unweighted else 1.0
 
@@ -204,21 +200,11 @@ def predicted_width(plan: Plan, known: Curvatures, released: ReleasedMetric | No
     prior = plan.target_offers.prior_precision or 0.0
     if released is not None and released.name == "gram":
         square = released.root @ released.root
-        return _width(
-            known,
-            released.gram,
-            prior * np.eye(len(square)),
-            noise * square,
-            released.denoised.error,
-        )
+        alike = prior * np.eye(len(square))
+        return _width(known.law, released.gram, alike, noise * square, released.denoised.error)
     if plan.metric is not None and not plan.metric.asked.of_rows:
-        return _width(
-            known,
-            _directions(known.records),
-            _directions(known.prior),
-            _directions(noise),
-        )
-    return _width_of_usual_rows(plan, known, prior, noise)
+        return _width(known.law, _directions(known.records), _directions(known.prior), _directions(noise))
+    return _width_of_usual_rows(plan, known.law, prior, noise)
 
 
 def gradient_variance(plan: Plan, time: float) -> float:
@@ -229,7 +215,7 @@ def gradient_variance(plan: Plan, time: float) -> float:
     return 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
 
 
-def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: float) -> float:
+def _width_of_usual_rows(plan: Plan, law: Law, prior: float, noise: float) -> float:
     """Return the width for rows that stand in for the real ones, in directions that do not depend on each other."""
     size = plan.target_offers.num_features
     bound = plan.target_offers.row_bound
@@ -244,7 +230,7 @@ def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: flo
         floor = metric_floor(bound**2, std, plan.num_records, size)
         square = metric_roots(gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio) ** 2
     return _width(
-        known,
+        law,
         _directions(gram),
         _directions(np.full(size, prior)),
         _directions(noise * square),
@@ -259,14 +245,14 @@ def _directions(values: np.ndarray | float) -> np.ndarray:
 
 
 def _width(
-    known: Curvatures,
+    law: Law,
     gram: np.ndarray,
     precision: np.ndarray,
     noise: np.ndarray,
     error: Callable[[np.ndarray], np.ndarray] = np.zeros_like,
 ) -> float:
     """Return the width from a second moment of rows, the prior's precision, the gradients' noise and the error of G."""
-    curvature = known.likelihood * gram
-    local = Local(curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q))
-    alone = np.linalg.inv(precision + curvature / known.weighted)
+    curvature = law.curvature * gram
+    local = Local(curvature, curvature / law.widening**2, lambda q: law.curvature**2 * error(q))
+    alone = np.linalg.inv(precision + curvature / law.weighted)
     return predicted(local, noise, precision, alone).width()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dpmcmc.planning.description import Description
 from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
 from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.stages import Stage
@@ -58,40 +59,26 @@ class MechanismRelease(Stage):
         samplers = (one.run.sampler for one in self.candidates if one.run is not None)
         return (*samplers, self.mechanism)
 
-    def sections(self, plan: WholePlan) -> dict[str, Any]:
-        """Return ``mechanism``, or ``start`` where a chain starts from it."""
-        name = "mechanism" if self is plan.release else "start"
-        return {name: section(self.mechanism)}
-
-    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return the mechanism; where a chain starts from its draw, its price and settings too."""
-        if self is plan.release:
-            return [("mechanism", repr(self.mechanism))]
-        drawn = f"every chain starts at one draw of {self.label}, which alone has epsilon "
-        return [("start", f"{drawn}{round_up(self.guarantee.epsilon)}; its settings: {self._settings}")]
-
-    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return the numbers that were settled."""
-        return [("settings", self._settings)] if self is plan.release else []
-
-    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
+    def describe(self, plan: WholePlan, secret: bool) -> Description:
         """Return the mechanism and its settings; where a chain starts from its draw, a plan of its own."""
-        if self is not plan.release:
-            return {"start": plan.alone(self).to_json(secret)}
-        return {"mechanism": repr(self.mechanism), "draws": self.draws, "settings": self.settings}
-
-    def facts(self, plan: WholePlan) -> dict[str, object]:
-        """Return what a verifier needs beside the guarantee."""
-        return {
+        said = ", ".join(f"{name} {_said(name, value)}" for name, value in self.settings.items())
+        made = section(self.mechanism)
+        name = repr(self.mechanism)
+        # A verifier needs these beside the guarantee.
+        facts = {
             "in_floats": self.mechanism.in_floats,
-            "mechanism": repr(self.mechanism),
+            "mechanism": name,
             "settings": self.settings,
             "charged_draws": self.charged_draws,
         }
-
-    @property
-    def _settings(self) -> str:
-        return ", ".join(f"{name} {_said(name, value)}" for name, value in self.settings.items())
+        if self is plan.stages[-1]:
+            stated = {"mechanism": name, "draws": self.draws, "settings": self.settings}
+            lines = [("mechanism", name)]
+            return Description({"mechanism": made}, stated, facts, lines, [("settings", said)])
+        drawn = f"every chain starts at one draw of {self.label}, which alone has epsilon "
+        line = f"{drawn}{round_up(self.guarantee.epsilon)}; its settings: {said}"
+        alone = plan.alone(self).describe(secret).stated
+        return Description({"start": made}, {"start": alone}, facts, [("start", line)])
 
 
 def _said(name: str, value: float) -> str:

@@ -6,8 +6,7 @@ reads the same array, so what is charged is what is added. A step where the samp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,10 +52,6 @@ class Noise:
     second_bits: int = 0
     levels: tuple[int, int] = (0, 0)
     coordinates: int | None = None
-
-    def replaced(self, **facts: Any) -> Self:
-        """Return it with other facts, by the names of the attributes."""
-        return replace(self, **facts)
 
 
 def settle_noise(

@@ -186,7 +186,7 @@ def _root(plan: Plan, released: ReleasedMetric | None, size: int) -> np.ndarray:
     """Return F, (d, d)."""
     if released is not None:
         return released.root
-    public = plan.sampler_offers.metric
+    public = plan.sampler_run.offers.metric
     if public is None:
         return np.eye(size)
     return public.array if public.array.ndim == 2 else np.diag(np.broadcast_to(public.array, (size,)))

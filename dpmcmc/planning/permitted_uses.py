@@ -6,21 +6,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from dpmcmc.privacy.accounting.shown_numbers import three_digits
 
 PREDICTION, INTERVALS = "prediction", "intervals"
 
 
-class Use(NamedTuple):
-    """Whether draws are for a use, why, and the reason in about five words where they are not."""
+@dataclass(frozen=True)
+class Use:
+    """Whether draws are for a use, why, and the reason in about five words where they are not.
+
+    The short reason is for a screen, and files do not hold it.
+    """
 
     usable: bool
     why: str
-    briefly: str = ""
+    briefly: str = field(default="", compare=False)
 
 
 #: How the reason against intervals begins.
@@ -39,24 +43,36 @@ class Verdict:
     """Permitted uses of draws; the reason for intervals is "Yes, CONDITION: WHY".
 
     Attributes:
-        usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
-        reasons: one sentence for each of the two.
+        prediction, intervals: whether the draws are for them.
         relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
         predicted_inflation: predicted_width squared; None where unknown.
         clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
         predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
         from_path: whether intervals are those of the posterior given the path of a chain, and not of its iterates.
-        briefly: reason in about five words for each use that is refused, for a screen; files do not hold it.
     """
 
-    usable_for: tuple[str, ...]
-    reasons: dict[str, str] = field(hash=False)
+    prediction: Use
+    intervals: Use
     relaxations: float | None = None
     predicted_inflation: float | None = None
     clip_bias: str | None = None
     predicted_from: str | None = None
     from_path: bool = False
-    briefly: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def uses(self) -> dict[str, Use]:
+        """Both uses by name."""
+        return {PREDICTION: self.prediction, INTERVALS: self.intervals}
+
+    @property
+    def usable_for(self) -> tuple[str, ...]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return tuple(name for name, use in self.uses.items() if use.usable)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """One sentence for each of the two."""
+        return {name: use.why for name, use in self.uses.items()}
 
     @property
     def predicted_width(self) -> float | None:
@@ -83,13 +99,7 @@ class Verdict:
 
     def with_path(self) -> Verdict:
         """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
-        others = tuple(use for use in self.usable_for if use != INTERVALS)
-        return replace(
-            self,
-            usable_for=(*others, INTERVALS),
-            reasons=self.reasons | {INTERVALS: FROM_PATH},
-            from_path=True,
-        )
+        return replace(self, intervals=replace(self.intervals, usable=True, why=FROM_PATH), from_path=True)
 
     def without_path(self, why: str) -> Verdict:
         """Return the verdict on a run whose path gives no posterior.
@@ -98,12 +108,10 @@ class Verdict:
             why: the refusal, one sentence.
         """
         reason = why.removeprefix("noise_aware: ").replace(". ", "; ")
-        told = self.reasons[INTERVALS].removesuffix(".")
+        told = self.intervals.why.removesuffix(".")
         said = f"{REFUSED}: {reason}" if self.from_path else f"{told}; no posterior follows from the path: {reason}"
-        usable = tuple(use for use in self.usable_for if use != INTERVALS)
-        reasons = self.reasons | {INTERVALS: said}
-        brief = {INTERVALS: "the path identifies no posterior", **self.briefly}
-        return replace(self, usable_for=usable, reasons=reasons, from_path=False, briefly=brief)
+        brief = self.intervals.briefly or "the path identifies no posterior"
+        return replace(self, intervals=Use(False, said, brief), from_path=False)
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.
@@ -111,83 +119,67 @@ class Verdict:
         Args:
             why: clauses, each with what would mend it; none leave the verdict as it is.
         """
-        if not why or INTERVALS not in self.usable_for:
+        if not why or not self.intervals.usable:
             return self
-        reason = f"{REFUSED}: {'; '.join(why)}."
-        usable = tuple(use for use in self.usable_for if use != INTERVALS)
-        brief = {**self.briefly, INTERVALS: "the release speaks against them"}
-        reasons = self.reasons | {INTERVALS: reason}
-        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
+        return replace(self, intervals=Use(False, f"{REFUSED}: {'; '.join(why)}.", _OWN_WORDS))
 
     def without_prediction(self, why: str | None) -> Verdict:
         """Return the verdict on a release that says of itself why its predictions are of no use; None: as it is."""
-        if why is None or PREDICTION not in self.usable_for:
+        if why is None or not self.prediction.usable:
             return self
-        usable = tuple(use for use in self.usable_for if use != PREDICTION)
-        brief = {**self.briefly, PREDICTION: "the release speaks against them"}
-        reasons = self.reasons | {PREDICTION: f"No: {why}."}
-        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
+        return replace(self, prediction=Use(False, f"No: {why}.", _OWN_WORDS))
 
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""
+        reasons = said["usable_for_reasons"]
+        prediction, intervals = (Use(name in said["usable_for"], reasons[name]) for name in (PREDICTION, INTERVALS))
         facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
-        return cls(
-            tuple(said["usable_for"]),
-            said["usable_for_reasons"],
-            **facts,
-            predicted_from=said.get(_FROM),
-            from_path=said.get("from_path", False),
-        )
+        facts |= {name: said[name] for name in ("predicted_from", "from_path") if name in said}
+        return cls(prediction, intervals, **facts)
+
+    def permissions(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that say what the draws are for, and why."""
+        return [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
 
     def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs for a person."""
-        out = [
-            ("usable for", " and ".join(self.usable_for) or "nothing"),
-            *self.reasons.items(),
-        ]
+        """(label, sentence) pairs for a person: permissions, and what privacy costs and buys."""
+        out = self.permissions()
         if self.relaxations is not None and not self.from_path:
-            count = three_digits(self.relaxations)
-            buys = f"the budget buys each chain {count} relaxation times of its slowest direction"
-            out.append(
-                (
-                    "relaxations",
-                    f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}",
-                )
+            buys = (
+                f"the budget buys each chain {three_digits(self.relaxations)} relaxation times of its slowest direction"
             )
-        if self.predicted_inflation is not None:
-            width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
-            more = f"(variance {three_digits(self.predicted_inflation)} times)"
+            out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
+        if self.predicted_width is not None and self.predicted_inflation is not None:
+            width = f"about {three_digits(self.predicted_width)} times as wide as without privacy"
+            width += f" (variance {three_digits(self.predicted_inflation)} times)"
+            wide = f"an ideal answer from the run's gradients has intervals {width}, and a real one wider"
             if self.clip_bias is None:
-                wide = f"intervals are {width} {more}, for simulated rows"
-            else:
-                wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
+                wide = f"intervals are {width}, for simulated rows"
             facts = "the released metric" if self.predicted_from == "metric" else "public facts"
-            out.append(
-                (
-                    "width",
-                    f"predicted from {facts}, not observed: {wide}, if the model is true",
-                )
-            )
+            out.append(("width", f"predicted from {facts}, not observed: {wide}, if the model is true"))
         if self.clip_bias is not None:
             out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
         return out
 
 
-#: A key of plan.json, and its value before a run has released a metric.
-_FROM, FACTS = "predicted_from", "public_facts"
+#: Short reason of a refusal that a release gives itself.
+_OWN_WORDS = "the release speaks against them"
+#: ``predicted_from`` before a run has released a metric.
+FACTS = "public_facts"
 _CLIP_BIAS = {
     "none": "none: clipping leaves the centre of the draws where it is",
     "likely": "likely: records with large gradients count for less than the model says",
     "unknown": "unknown: gradients of records have no public bound",
 }
+
+
+def _refused(why: str) -> Verdict:
+    """Return the verdict that refuses both uses for one reason."""
+    return Verdict(Use(False, why), Use(False, why))
+
+
 #: Verdict of a run that released no draws.
-NO_DRAWS = Verdict(
-    (),
-    dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."),
-)
+NO_DRAWS = _refused("No: the run diverged and released no draws.")
 #: Verdict of a plan that nobody has judged.
-UNJUDGED = Verdict(
-    (),
-    dict.fromkeys((PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."),
-)
+UNJUDGED = _refused("No: the plan has not been judged; make it with plan.")

@@ -23,9 +23,9 @@ from dpmcmc.data.partitions import find_partitions
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, refuse_no_schema
 from dpmcmc.errors import DataError, InputError, printable
-from dpmcmc.planning.description import guaranteed, html_table, labelled
+from dpmcmc.planning.description import Description, guaranteed, html_table, labelled
 from dpmcmc.planning.mechanism_release import MechanismRelease
-from dpmcmc.planning.noise import own_noise
+from dpmcmc.planning.noise import Noise
 from dpmcmc.planning.own_code import assumed
 from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
 from dpmcmc.planning.private_metric import PlannedMetric
@@ -39,8 +39,8 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
-from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
+from dpmcmc.privacy.query.second_moment import every_of, multiples
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.stamps import check_unchanged
 from dpmcmc.targets import TARGETS
@@ -136,11 +136,6 @@ class Plan:
         return said or self.target_offers.unit or "record"
 
     @property
-    def unproved(self) -> str:
-        """Part that the proof of the noise does not cover; empty where it covers all of it."""
-        return "; ".join(stage.unproved for stage in self.stages if stage.unproved)
-
-    @property
     def usable_for(self) -> list[str]:
         """Out of ``prediction`` and ``intervals``; empty for nothing."""
         return list(self.verdict.usable_for)
@@ -150,59 +145,49 @@ class Plan:
         """Target, samplers, mechanisms and noise, which a user may have written."""
         return (self.target, *(part for stage in self.stages for part in stage.parts))
 
-    @property
-    def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan, by name."""
-        out: dict[str, Any] = {"target": section(self.target, TARGETS)}
-        for stage in self.stages:
-            out |= stage.sections(self)
-        return out
+    def describe(self, secret: bool = True) -> Description:
+        """Return what it says of itself: to a person, in ``plan.json``, in ``privacy.json``, and as a config.
 
-    def facts(self) -> dict[str, object]:
-        """Return what ``privacy.json`` says of the plan beside its guarantee."""
-        out: dict[str, object] = {"num_records": self.num_records, "hardened": self.guarantee is not None}
-        for stage in self.stages:
-            out |= stage.facts(self)
-        return out
-
-    def to_json(self, secret: bool = True) -> dict[str, object]:
-        """Return the plan in numbers, without a record or a key.
+        Nothing of it is a record or a key.
 
         Args:
             secret: whether the noise of the run is; without that there is no guarantee.
         """
-        if self.saved is not None:
-            return self.saved.stated_plan
-        out: dict[str, object] = {
+        parts = [stage.describe(self, secret) for stage in self.stages]
+        sections: dict[str, Any] = {"target": section(self.target, TARGETS)}
+        facts: dict[str, object] = {"num_records": self.num_records, "hardened": self.guarantee is not None}
+        for part in parts:
+            sections |= part.sections
+            facts |= part.facts
+        stated: dict[str, object] = {
             "label": self.label,
             "target": repr(self.target),
-            "config": self.sections,
+            "config": sections,
             "num_records": self.num_records,
             "unit": self.unit,
         }
-        for stage in self.stages:
-            out |= stage.stated(self, secret)
-        guarantee = self.guarantee if secret else None
-        return out | {
-            "guarantee": None if guarantee is None else guarantee.to_json(),
-            "facts": self.facts(),
+        for part in parts:
+            stated |= part.stated
+        guarantee = self.guarantee
+        # The proof of the noise does not cover these parts.
+        unproved = "; ".join(stage.unproved for stage in self.stages if stage.unproved)
+        stated |= {
+            "guarantee": guarantee.to_json() if guarantee is not None and secret else None,
+            "facts": facts,
             **({} if self.schema is None else {"schema": self.schema.to_yaml()}),
-            "unproved": self.unproved,
+            "unproved": unproved,
             "reasons": list(self.reasons),
             **self.verdict.to_json(),
         }
-
-    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
-        """Return (label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
-        said = "" if self.guarantee is None else guaranteed(self.guarantee, secret)
-        return [
+        lines = [
             ("target", repr(self.target)),
-            *(line for stage in self.stages for line in stage.lines(self)),
-            *labelled("guarantee", said),
-            *(line for stage in self.stages for line in stage.costs(self)),
-            *labelled("unproved", self.unproved),
+            *(line for part in parts for line in part.lines),
+            *labelled("guarantee", "" if guarantee is None else guaranteed(guarantee, secret)),
+            *(line for part in parts for line in part.costs),
+            *labelled("unproved", unproved),
             *self.verdict.lines(),
         ]
+        return Description(sections, stated if self.saved is None else self.saved.stated_plan, facts, lines)
 
     def __str__(self) -> str:
         said = (f"{name:<12} {text}" for name, text in self._said())
@@ -212,7 +197,7 @@ class Plan:
         return html_table(self._said())
 
     def _said(self) -> list[tuple[str, str]]:
-        return [*self.lines(), *(("why", reason) for reason in self.reasons)]
+        return [*self.describe().lines, *(("why", reason) for reason in self.reasons)]
 
     def records_of(self, data: PyTree | Table | DataSet | EncodedTable) -> PyTree:
         """Return records as the target takes them: training records of a data set; a table is encoded by the schema.
@@ -326,7 +311,12 @@ class Plan:
         return self.release
 
     @property
-    def _run(self) -> SamplerRun:
+    def sampler_run(self) -> SamplerRun:
+        """The sampler's run.
+
+        Raises:
+            InputError: the plan has none.
+        """
         if self.run is None:
             raise InputError(f"plan: {self.label} is not a sampler's run, and has no steps", "plan")
         return self.run
@@ -334,112 +324,67 @@ class Plan:
     @property
     def sampler(self) -> Sampler:
         """The sampler, bound to N."""
-        return self._run.sampler
+        return self.sampler_run.sampler
 
     @property
     def sampling(self) -> Sampling:
         """How records are selected."""
-        return self._run.sampling
+        return self.sampler_run.sampling
 
     @property
     def steps(self) -> int:
         """Steps of each chain."""
-        return self._run.steps
+        return self.sampler_run.steps
 
     @property
     def chains(self) -> int:
         """Chains; each is charged."""
-        return self._run.chains
+        return self.sampler_run.chains
 
     @property
     def burn_in(self) -> int:
         """Steps before the first kept stretch."""
-        return self._run.burn_in
+        return self.sampler_run.burn_in
 
     @property
     def thin(self) -> int:
         """Steps from one draw to the next."""
-        return self._run.thin
+        return self.sampler_run.thin
 
     @property
     def num_draws(self) -> int:
         """Draws kept per chain."""
-        return self._run.num_draws
+        return self.sampler_run.num_draws
+
+    @property
+    def noise(self) -> Noise:
+        """Noise of the sampler's run, and what it costs."""
+        return self.sampler_run.noise
 
     @property
     def noise_std(self) -> np.ndarray:
         """s_t, (steps,) float32, std of the noise in gradient units, of a metric if there is one."""
-        return self._run.noise.noise_std
-
-    @property
-    def slots(self) -> int:
-        """Rows a batch has room for."""
-        return self._run.noise.slots
-
-    @property
-    def second(self) -> SecondMoment | None:
-        """The second moment that the sampler asks for beside its gradient, or None."""
-        return self._run.second
-
-    @property
-    def curvature(self) -> float | None:
-        """Public bound on the curvature of the mean loss, or None."""
-        return self._run.curvature
+        return self.noise.noise_std
 
     @property
     def privacy(self) -> Privacy | None:
         """The promise that a sampler's run was asked for, or None for plain SG-MCMC."""
-        return self._run.noise.promise
+        return self.noise.promise
 
     @property
     def noise_multipliers(self) -> np.ndarray | None:
         """s_t·b/(N·C), (steps,) float64, nominal; None without privacy."""
-        return self._run.noise.noise_multipliers
-
-    @property
-    def required_multiplier(self) -> float:
-        """The multiplier that the calibrator asked for; 0 where the sampler's own noise suffices."""
-        return self._run.noise.required_multiplier
+        return self.noise.noise_multipliers
 
     @property
     def free_fraction(self) -> float:
         """Share of steps whose noise is the sampler's own."""
-        return self._run.noise.free_fraction
-
-    @property
-    def bits(self) -> int:
-        """Grid exponent of the exact sum; 0 without privacy."""
-        return self._run.noise.bits
-
-    @property
-    def second_bits(self) -> int:
-        """Grid exponent of the sum of the second moment; 0 without one."""
-        return self._run.noise.second_bits
-
-    @property
-    def levels(self) -> tuple[int, int]:
-        """Draws per coordinate of the integer noise, for the gradient and for the second moment."""
-        return self._run.noise.levels
-
-    @property
-    def coordinates(self) -> int | None:
-        """Numbers of integer noise that a step is charged for; None without privacy."""
-        return self._run.noise.coordinates
-
-    @property
-    def optimises(self) -> bool:
-        """Whether the sampler is an optimiser, which has neither a temperature nor a Langevin time."""
-        return self.sampler_offers.optimises
-
-    @property
-    def sampler_offers(self) -> SamplerOffers:
-        """The sampler with a default in the place of everything that it does not offer."""
-        return sampler_offers(self.sampler)
+        return self.noise.free_fraction
 
     @property
     def in_metric(self) -> bool:
         """Whether noise, steps and time are in the units of a metric, the run's or the sampler's."""
-        return self.metric is not None or self.sampler_offers.metric is not None
+        return self.metric is not None or self.sampler_run.offers.metric is not None
 
     @property
     def label_blind(self) -> bool:
@@ -457,38 +402,13 @@ class Plan:
 
     @property
     def temperatures(self) -> np.ndarray:
-        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise.
-
-        NaN for an optimiser, which has none.
-        """
-        t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
-
-    @property
-    def temperature_range(self) -> dict[str, float] | None:
-        """``min`` and ``max`` of :attr:`temperatures`, as JSON takes them; None for an optimiser."""
-        temperatures = self.temperatures
-        if self.optimises:
-            return None
-        return {"min": float(temperatures.min()), "max": float(temperatures.max())}
-
-    @property
-    def own_temperatures(self) -> np.ndarray:
-        """Temperature that the sampler's own noise alone would keep at each step, (steps,) float64."""
-        t = np.arange(self.steps, dtype=np.float64)
-        own = own_noise(self.sampler, self.steps)
-        return np.broadcast_to(self.sampler.temperature_at(own, t), t.shape)
-
-    @property
-    def times(self) -> np.ndarray:
-        """Langevin time η_t of each step, (steps,) float64; over the friction for momentum samplers."""
-        t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape)
+        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise."""
+        return self.sampler_run.temperatures
 
     @property
     def time(self) -> float:
-        """Langevin time the chain runs for, the sum of :attr:`times`; NaN for an optimiser, which has none."""
-        return float(np.sum(self.times))
+        """Langevin time the chain runs for; NaN for an optimiser, which has none."""
+        return self.sampler_run.time
 
     @property
     def private_time(self) -> float | None:
@@ -522,10 +442,10 @@ class Plan:
             self.sampling,
             self.num_records,
             self.chains,
-            multiples(self.second),
-            self.coordinates,
+            multiples(self.sampler_run.second),
+            self.noise.coordinates,
             tuple(stage.charge for stage in self.stages[:-1]),
-            every_of(self.second),
+            every_of(self.sampler_run.second),
         )
 
     @property

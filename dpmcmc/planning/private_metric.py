@@ -19,13 +19,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Gt, Lt
 
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
+from dpmcmc.planning.description import Description
 from dpmcmc.planning.settings_json import settings
 from dpmcmc.planning.stages import Stage
 from dpmcmc.planning.whole_plan import WholePlan
@@ -122,16 +123,8 @@ class PlannedMetric(Stage):
         """The charge of its release: events, and how many numbers have integer noise."""
         return Earlier(self.events, self.release.numbers)
 
-    def sections(self, plan: WholePlan) -> dict[str, Any]:
-        """Return the section ``metric``."""
-        return {"metric": settings(self.asked)}
-
-    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
-        """Return its part of ``plan.json``, which says nothing of the run's keys."""
-        return self.facts(plan)
-
-    def facts(self, plan: WholePlan) -> dict[str, object]:
-        """Return its part of ``privacy.json``."""
+    def describe(self, plan: WholePlan, secret: bool) -> Description:
+        """Return what is released, and what follows in its units; nothing of it depends on the run's keys."""
         numbers = {
             "name": self.asked.name,
             "share": self.asked.share,
@@ -142,17 +135,14 @@ class PlannedMetric(Stage):
             "releases": sum(event.count for event in self.events),
             "numbers": self.release.numbers,
         }
-        return {"metric": numbers}
-
-    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return what is released, and what follows in its units."""
         what = "rows" if self.asked.of_rows else "gradients at the start"
         said = (
             f"{self.asked.name}: the second moment of {what} is released with {100 * self.asked.share:.3g} % of the "
             f"squared budget; gradients are then clipped, at {self.asked.ratio:g} times the typical norm, and noised "
             "in its units, which are those of the step size"
         )
-        return [("metric", said)]
+        stated = {"metric": numbers}
+        return Description({"metric": settings(self.asked)}, stated, stated, [("metric", said)])
 
 
 def planned_metric(

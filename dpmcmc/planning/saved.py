@@ -9,7 +9,7 @@ import jax
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import labelled
+from dpmcmc.planning.description import Description, labelled
 from dpmcmc.planning.stages import Stage
 from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -84,23 +84,16 @@ class SavedRun(Stage):
         """Return itself: a guarantee that was read back holds the assumptions that it was released under."""
         return self
 
-    def sections(self, plan: WholePlan) -> dict[str, Any]:
-        """Return the sections of the config that made the plan."""
-        made: dict[str, Any] = self.stated_plan["config"]
-        return made
-
-    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return what was run."""
+    def describe(self, plan: WholePlan, secret: bool) -> Description:
+        """Return what the files hold, and what was run."""
         said = self.stated_plan
-        return [(name, str(said[name])) for name in ("sampler", "mechanism") if said.get(name)]
-
-    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return that there is no guarantee, where there is none."""
-        return labelled("guarantee", "none" if self.guarantee is None else "")
-
-    def facts(self, plan: WholePlan) -> dict[str, object]:
-        """Return the content of ``privacy.json``."""
-        return self.stated_facts
+        return Description(
+            said["config"],
+            said,
+            self.stated_facts,
+            [(name, str(said[name])) for name in ("sampler", "mechanism") if said.get(name)],
+            labelled("guarantee", "none" if self.guarantee is None else ""),
+        )
 
 
 def target_of(stated: dict[str, Any]) -> Target:

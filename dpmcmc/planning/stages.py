@@ -16,6 +16,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
+from dpmcmc.planning.description import Description
 from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
 from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.charging import Earlier
@@ -74,25 +75,9 @@ class Stage:
         assert self.guarantee is not None
         return Earlier.of(self.guarantee)
 
-    def sections(self, plan: WholePlan) -> dict[str, Any]:
-        """Return the sections of the config that makes it, by name."""
-        return {}
-
-    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return (label, sentence) pairs that say to a person what it does."""
-        return []
-
-    def costs(self, plan: WholePlan) -> list[tuple[str, str]]:
-        """Return (label, sentence) pairs that stand after the guarantee: what privacy costs and buys."""
-        return []
-
-    def stated(self, plan: WholePlan, secret: bool) -> dict[str, object]:
-        """Return its part of ``plan.json``, by key; ``secret`` as in ``Plan.to_json``."""
-        return {}
-
-    def facts(self, plan: WholePlan) -> dict[str, object]:
-        """Return its part of ``privacy.json``, by key."""
-        return {}
+    def describe(self, plan: WholePlan, secret: bool) -> Description:
+        """Return its part of every description of the plan; ``secret`` as in ``Plan.describe``."""
+        return Description()
 
     def replaced(self, **facts: Any) -> Self:
         """Return it with other facts, by the names of its attributes."""
@@ -115,6 +100,7 @@ class GivenStarts(Stage):
 
     guarantee: Guarantee
 
-    def lines(self, plan: WholePlan) -> list[tuple[str, str]]:
+    def describe(self, plan: WholePlan, secret: bool) -> Description:
         """Return whose cost the guarantee covers."""
-        return [("starts", f"private ones, which sample is given; the guarantee covers their {self.guarantee}")]
+        said = f"private ones, which sample is given; the guarantee covers their {self.guarantee}"
+        return Description(lines=[("starts", said)])

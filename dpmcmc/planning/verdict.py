@@ -26,10 +26,10 @@ from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.forecast import bought, curvatures, predicted_width
+from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
 from dpmcmc.planning.obstacles import UNMIXED, Obstacle, clip_bias, obstacles
 from dpmcmc.planning.path import check_path
-from dpmcmc.planning.permitted_uses import FACTS, IF_TRUE, INTERVALS, PREDICTION, REFUSED, Use, Verdict
+from dpmcmc.planning.permitted_uses import FACTS, IF_TRUE, INTERVALS, REFUSED, Use, Verdict
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import three_digits
@@ -57,7 +57,8 @@ def of_plan(plan: Plan) -> Verdict:
     """
     if plan.release is not None:
         return _of_release(plan, plan.release)
-    verdict = _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
+    known = curvatures(plan)
+    verdict = _of_run(plan, _intervals(obstacles(plan, known)), known)
     if INTERVALS in verdict.usable_for:
         return verdict
     try:
@@ -82,50 +83,36 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
     """
     if plan.run is None:
         return plan.verdict
-    found = list(obstacles(plan, metric))
-    ess = diagnostics["ess"]
-    rhat = diagnostics["rhat"]
-    shown: list[Obstacle] = []
+    known = curvatures(plan, metric)
+    found = obstacles(plan, known)
+    if not plan.run.offers.optimises:  # it draws no posterior however well its iterates mix
+        shown = _unmixed(diagnostics["ess"], diagnostics["rhat"])
+        if plan.privacy is None and plan.chains > 1 and not shown:
+            # Draws of several chains that agree show the mixing that a plan could only bound.
+            found = tuple(one for one in found if not one.of_mixing)
+        found = (*shown, *found)
+    return _of_run(plan, _intervals(found, plan.privacy is None and plan.chains < 2), known, metric)
+
+
+def _unmixed(ess: float | None, rhat: float | None) -> tuple[Obstacle, ...]:
+    """Return what released chains say against themselves; nothing where they mix."""
     if ess is None or rhat is None:
-        shown.append(
-            Obstacle(
-                "the draws are too few, or move too little, for R-hat and ESS",
-                "too few draws",
-            )
-        )
-    else:
-        if not rhat <= RHAT:
-            shown.append(
-                Obstacle(
-                    f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed",
-                    UNMIXED,
-                )
-            )
-        if not ess >= ESS:
-            shown.append(
-                Obstacle(
-                    f"the effective sample size is {ess:.3g}, where {ESS:g} is needed",
-                    UNMIXED,
-                )
-            )
-    if plan.privacy is None and plan.chains > 1 and not shown:
-        # Draws of several chains that agree show the mixing that a plan could only bound.
-        found = [one for one in found if not one.of_mixing]
-    if plan.optimises:
-        shown = []  # it draws no posterior however well its iterates mix
-    intervals = _intervals((*shown, *found), plan.privacy is None and plan.chains < 2)
-    return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
+        return (Obstacle("the draws are too few, or move too little, for R-hat and ESS", "too few draws"),)
+    clauses = {
+        f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed": rhat <= RHAT,
+        f"the effective sample size is {ess:.3g}, where {ESS:g} is needed": ess >= ESS,
+    }
+    return tuple(Obstacle(clause, UNMIXED) for clause, holds in clauses.items() if not holds)
 
 
 @on_one_blas_thread
 def _of_release(plan: Plan, release: MechanismRelease) -> Verdict:
     """Return the verdict on a mechanism's release: one whose draws account for its noise says so itself."""
     own = release.mechanism.intervals
-    intervals = _of_few_draws(release) if own is None else Use(*own(plan))
     width = release.settings.get("predicted_width")
-    verdict = _verdict(_signal(release.guarantee, plan.num_records, plan.target), intervals)
-    return replace(
-        verdict,
+    return Verdict(
+        _signal(release.guarantee, plan.num_records, plan.target),
+        _of_few_draws(release) if own is None else own(plan),
         predicted_inflation=None if width is None else width**2,
         predicted_from=None if width is None else FACTS,
     )
@@ -183,26 +170,19 @@ def _from_path(plan: Plan) -> str:
     return ""
 
 
-def _verdict(prediction: Use, intervals: Use) -> Verdict:
-    both = {PREDICTION: prediction, INTERVALS: intervals}
-    return Verdict(
-        tuple(name for name, use in both.items() if use.usable),
-        {name: use.why for name, use in both.items()},
-        briefly={name: use.briefly for name, use in both.items() if not use.usable},
-    )
-
-
-def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
-    """Return a verdict with what privacy costs and buys."""
-    known = curvatures(plan, metric)
-    times = None if plan.optimises else bought(plan, known)
+def _of_run(plan: Plan, intervals: Use, known: Curvatures, metric: ReleasedMetric | None = None) -> Verdict:
+    """Return the verdict on a sampler's draws, with what privacy costs and buys."""
+    times = None if plan.sampler_run.offers.optimises else bought(plan, known)
     width = predicted_width(plan, known, metric)
-    if times is not None and not math.isfinite(times):
-        times = None  # epsilon has no bound, and JSON no infinity
-    source = None if width is None else FACTS if metric is None else "metric"
-    inflation = None if width is None else width**2
-    predicted = replace(verdict, predicted_inflation=inflation, predicted_from=source)
-    return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
+    return Verdict(
+        _prediction(plan),
+        intervals,
+        # Where epsilon has no bound, neither have they, and JSON has no infinity.
+        relaxations=None if times is None or not math.isfinite(times) else times,
+        predicted_inflation=None if width is None else width**2,
+        clip_bias=clip_bias(plan),
+        predicted_from=None if width is None else FACTS if metric is None else "metric",
+    )
 
 
 def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> Use:
@@ -272,7 +252,7 @@ def _spread(plan: Plan) -> float | None:
     √T where the chain has mixed; √(2τmT) within a shorter time τ, at prior precision m.
     """
     precision = plan.target_offers.prior_precision
-    if not precision or plan.in_metric or plan.optimises:
+    if not precision or plan.in_metric or plan.sampler_run.offers.optimises:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))
     return math.sqrt(hottest * min(1.0, 2 * plan.time * precision))

@@ -137,21 +137,17 @@ def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]
 
     Accuracy or rmse where the target predicts, log predictive density where it does not.
     """
-    measure = predictive.measure(facts.target)
-    plain = released["non_private"] or {}
     if facts.test is None:
         return []
-    if measure is None:
-        density = _number(released["log_predictive_density"])
-        against = _against(_number(plain["log_predictive_density"])) if plain else ""
-        return [("density", f"{density} log density of a test row{against}")]
-    score = _number(released[measure]["posterior_predictive"])
-    against = _against(_number(plain[measure]["posterior_predictive"])) if plain else ""
-    return [(measure, f"{score}{against}")]
+    measure = predictive.measure(facts.target)
+    what = "" if measure else " log density of a test row"
 
+    def score(of: dict[str, Any]) -> str:
+        return _number(of[measure]["posterior_predictive"] if measure else of["log_predictive_density"])
 
-def _against(number: str) -> str:
-    return f"   {number} without privacy"
+    plain = released["non_private"]
+    against = f"   {score(plain)} without privacy" if plain else ""
+    return [(measure or "density", f"{score(released)}{what}{against}")]
 
 
 def _number(value: float | None) -> str:

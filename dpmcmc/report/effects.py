@@ -156,34 +156,23 @@ def effects_of(
             weights[names.index(name)] = weight
         said = " ".join(f"{weight:+g}·{name}" for name, weight in contrast.items())
         return Effects((said,), (_CONTRAST,), (coefficients @ weights)[:, None], level)
-    kept = [
-        j
-        for j in range(len(names))
-        if j < len(schema.names) and not schema.constant_sum[j] and coefficients[:, j].any()
-    ]
+    kept = [j for j, constant in enumerate(schema.constant_sum) if not constant and coefficients[:, j].any()]
     found: list[tuple[str, str, np.ndarray]] = []
     ratio = _RATIOS.get(type(target))
-    for j in kept:
-        if ratio is None:
-            continue
+    for j in kept if ratio is not None else ():
         beta = coefficients[:, j]
         found.append((names[j], f"{ratio}, per unit", _exp(beta)))
         column = schema.columns.get(schema.names[j])
         if isinstance(column, Range) and column.scale != "log1p":
-            low, high = column.low, column.high
-            kind = f"{ratio}, from {low:g} to {high:g}"
-            found.append((names[j], kind, _exp(beta * (high - low))))
+            kind = f"{ratio}, from {column.low:g} to {column.high:g}"
+            found.append((names[j], kind, _exp(beta * (column.high - column.low))))
     slope = _mean_slope(draws, target, evidence)
     if slope is not None:
         found += [(names[j], _MARGINAL, coefficients[:, j] * slope) for j in kept]
     if not found:
         raise UnsupportedCombination("effects: no column has one; use result.summary(), or give the formula a column")
-    return Effects(
-        tuple(name for name, _, _ in found),
-        tuple(kind for _, kind, _ in found),
-        np.stack([values for _, _, values in found], axis=1),
-        level,
-    )
+    columns, kinds, values = zip(*found, strict=True)
+    return Effects(columns, kinds, np.stack(values, axis=1), level)
 
 
 def _exp(values: np.ndarray) -> np.ndarray:

@@ -7,24 +7,11 @@ records a run used. ``report.html`` shows them beside what ε means.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.circumstances import Circumstances
 
 
-class Whose(Protocol):
-    """Whose records a run used, as :class:`dpmcmc.report.circumstances.Circumstances` says."""
-
-    @property
-    def nobodys(self) -> bool:
-        """Whether a program generated the records."""
-
-    @property
-    def records(self) -> str | None:
-        """``public``, ``private`` or another kind; None where it is not declared."""
-
-
-def hazards(plan: Plan, whose: Whose, intervals: bool) -> list[tuple[str, str]]:
+def hazards(plan: Plan, whose: Circumstances, intervals: bool) -> list[tuple[str, str]]:
     """Return (label, sentences) pairs.
 
     Args:
@@ -44,8 +31,8 @@ def hazards(plan: Plan, whose: Whose, intervals: bool) -> list[tuple[str, str]]:
             "One release, not interactive: it answers a fixed list of questions, and nobody puts further ones to the "
             f"{plan.unit}s through it. Whatever is computed from the released files is free.",
         ),
-        ("access", _access(plan.unit, whose)),
-        ("collection", _collection(plan.unit, whose)),
+        ("access", whose.say("access", plan.unit)),
+        ("collection", whose.say("collection", plan.unit)),
         ("small groups", _groups(plan, intervals)),
     ]
 
@@ -65,23 +52,6 @@ def _unit(plan: Plan) -> str:
     return (
         f"One {unit} with all rows that belong to it. A person who is several {unit}s has a weaker promise, which "
         "dpmcmc verify --group K states."
-    )
-
-
-def _access(unit: str, whose: Whose) -> str:
-    if whose.nobodys:
-        return f"Nobody has to be kept from the {unit}s, which a program can make again."
-    if whose.records == "public":
-        return f"Nobody can be kept from {unit}s that are published elsewhere."
-    return f"The curator decides who may read the {unit}s. This page does not know who does, and ε limits no insider."
-
-
-def _collection(unit: str, whose: Whose) -> str:
-    if whose.nobodys:
-        return "No person was asked for anything."
-    return (
-        f"How the {unit}s were collected, stored and sent to the curator is not known here. ε begins when the "
-        "computation reads them, and protects nothing before."
     )
 
 

@@ -66,6 +66,8 @@ class Context:
     circumstances: Circumstances | None = None
 
 
+#: Labels of a plan's verdict.
+_JUDGED = ("usable for", PREDICTION, INTERVALS)
 #: Rows of a table that the page shows open; a longer one is folded.
 _OPEN_ROWS = 30
 
@@ -110,7 +112,7 @@ def page(
         "noise_aware": plan.label == "NoiseAware" or from_path,
         "kept": kept,
         # The plan's verdict was given before the draws; the page has the verdict on the draws.
-        "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
+        "lines": [line for line in plan.describe(context.secret).lines if line[0] not in _JUDGED],
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
         # The reason for intervals is "Yes, CONDITION: WHY" (``planning/description.py``).

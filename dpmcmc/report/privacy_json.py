@@ -19,7 +19,7 @@ def privacy_json(
 ) -> dict[str, object]:
     """Return the content of ``privacy.json``: a reader can check, recompute or compose the guarantee with it."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
-    stated = plan.facts()
+    stated = plan.describe().facts
     body = guarantee_json(guarantee, str(stated.get("unit", plan.unit)))
     # A loaded plan states the guarantee of its file; the recomputed one takes precedence.
     return (

@@ -196,7 +196,7 @@ class PublicFacts:
         return {
             **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
-            "temperature": None if self.trace is None else self.trace.temperature_range,
+            "temperature": None if self.trace is None else self.trace.sampler_run.temperature_range,
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),

@@ -14,7 +14,7 @@ from dpmcmc.data.base import DataSpec
 from dpmcmc.data.request import Privatised
 from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.permitted_uses import IF_TRUE, INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.permitted_uses import IF_TRUE, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
@@ -31,6 +31,10 @@ _UNITS = {
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
     "one_label": "label of one {} changed, features not protected",
+}
+_MECHANISMS = {
+    "NoiseAware": "a noise-aware release, {:,} draws from its posterior",
+    "LabelPosterior": "randomised labels, {:,} draws from their posterior",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -115,16 +119,8 @@ def power(value: float) -> str:
 
 def _method(plan: Plan) -> Row:
     if plan.run is None:
-        if plan.label == "NoiseAware":
-            return (
-                "mechanism",
-                f"a noise-aware release, {plan.draws:,} draws from its posterior",
-            )
-        if plan.label == "LabelPosterior":
-            return (
-                "mechanism",
-                f"randomised labels, {plan.draws:,} draws from their posterior",
-            )
+        if plan.label in _MECHANISMS:
+            return ("mechanism", _MECHANISMS[plan.label].format(plan.draws))
         what = "one draw" if plan.draws == 1 else f"{plan.draws:,} draws"
         return ("mechanism", f"{plan.label}, {what}")
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
@@ -135,7 +131,7 @@ def _method(plan: Plan) -> Row:
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
     # A posterior that follows from a path does not have the path's temperature.
-    hottest = 0.0 if plan.verdict.from_path or plan.optimises else float(plan.temperatures.max())
+    hottest = 0.0 if plan.verdict.from_path or plan.sampler_run.offers.optimises else float(plan.temperatures.max())
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",
@@ -161,17 +157,12 @@ def uses(verdict: Verdict, plan: Plan, command: str) -> list[Row]:
         plan: that was made.
         command: what names the config on a command line.
     """
-    words = {PREDICTION: "predictions", INTERVALS: "intervals"}
     said = []
-    for use, name in words.items():
-        if use not in verdict.usable_for:
-            said.append(f"{NO} {name}: {verdict.briefly.get(use, 'see why')}")
-        elif IF_TRUE in verdict.reasons[use]:
-            said.append(f"{YES} {name}, {IF_TRUE}")
-        else:
-            said.append(f"{YES} {name}")
+    for name, use in (("predictions", verdict.prediction), ("intervals", verdict.intervals)):
+        condition = f", {IF_TRUE}" if IF_TRUE in use.why else ""
+        said.append(f"{YES} {name}{condition}" if use.usable else f"{NO} {name}: {use.briefly or 'see why'}")
     lines = [("use", "   ".join(said))]
-    if len(verdict.usable_for) == len(said):
+    if verdict.prediction.usable and verdict.intervals.usable:
         return lines
     better = _better(verdict, plan)
     if better:
@@ -181,7 +172,7 @@ def uses(verdict: Verdict, plan: Plan, command: str) -> list[Row]:
 
 def _better(verdict: Verdict, plan: Plan) -> str | None:
     """Return the change of a config that would lead to what is refused; None where none is known."""
-    if PREDICTION not in verdict.usable_for:
+    if not verdict.prediction.usable:
         if plan.guarantee is None:
             return None
         return f"--set privacy.epsilon={round_up(_MORE * plan.guarantee.epsilon, 1)}"

@@ -14,7 +14,7 @@ import numpy as np
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import convergence
 from dpmcmc.planning.description import html_table
-from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
+from dpmcmc.planning.permitted_uses import Verdict
 from dpmcmc.report.coefficients import Shown
 from dpmcmc.report.effects import decimals
 from dpmcmc.report.forest import Forest, Spans, picture
@@ -162,21 +162,18 @@ class Summary:
             ValueError: a level outside (0, 1).
         """
         numbers = shown.numbers
-        every = numbers.reshape(-1, numbers.shape[2]).astype(np.float64)
-        low, high = np.quantile(every, _tails(level), axis=0)
+        every = Posterior(tuple(shown.names), numbers.reshape(-1, numbers.shape[2]).astype(np.float64), "")
+        low, high = every.intervals(level).T
         ess, rhat = convergence.each(numbers) if chains else (None, None)
-        moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
-        usable = INTERVALS in verdict.usable_for
-        names = tuple(shown.names)
-        said = (*_said(verdict), *_weak_said(weak), *shown.said)
         return cls(
-            names,
-            *moments,
+            every.names,
+            every.mean,
+            every.std,
             low,
             high,
             level,
-            usable,
-            said,
+            verdict.intervals.usable,
+            (*verdict.permissions(), *_weak_said(weak), *shown.said),
             shown.total,
             ess,
             rhat,
@@ -197,13 +194,7 @@ class Summary:
     def _numbers(self) -> dict[str, list[float]]:
         """Return the columns of numbers."""
         tails = [f"{100 * tail:g} %" + ("" if self.intervals else " of draws") for tail in _tails(self.level)]
-        numbers = dict(
-            zip(
-                ["mean", "sd", *tails],
-                [self.mean, self.std, self.low, self.high],
-                strict=True,
-            )
-        )
+        numbers = {"mean": self.mean, "sd": self.std, tails[0]: self.low, tails[1]: self.high}
         if self.ess is not None and self.rhat is not None:
             numbers |= {"ESS": self.ess, "R-hat": self.rhat}
         return {name: values.tolist() for name, values in numbers.items()}
@@ -224,20 +215,14 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        places = [decimals(std) for std in self.std[:ROWS]]
-        titles = ["name", *self._numbers()]
+        columns = self._numbers()
+        digits = {"ESS": 0, "R-hat": 3}
         rows = []
-        for name, values, places_of_row in zip(
-            self.names, zip(*self._numbers().values(), strict=True), places, strict=False
-        ):
-            formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
-            rows.append(
-                [
-                    printable(name),
-                    *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True)),
-                ]
-            )
-        return titles, rows
+        for name, std, *values in zip(self.names[:ROWS], self.std, *columns.values(), strict=False):
+            places = [digits.get(title, decimals(std)) for title in columns]
+            texts = (f"{value:.{place}f}" for value, place in zip(values, places, strict=True))
+            rows.append([printable(name), *(text.replace("nan", "–") for text in texts)])
+        return ["name", *columns], rows
 
     def __str__(self) -> str:
         titles, rows = self.cells()
@@ -314,10 +299,3 @@ def _weak_said(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     text = f"{', '.join(names[:_NAMED])}{more}: the releases say too little of them; do not report their intervals"
     return (("no interval", text),)
-
-
-def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    return (
-        ("usable for", " and ".join(verdict.usable_for) or "nothing"),
-        *verdict.reasons.items(),
-    )

@@ -96,7 +96,7 @@ def prior(plan: Plan) -> str | None:
     inner, name = _named(plan.target)
     if name is None:
         return None
-    settled = plan.sections.get("mechanism", {})
+    settled = plan.describe().sections.get("mechanism", {})
     scale = f"{inner.prior_scale:g}"  # type: ignore[attr-defined]
     if settled.get("prior_scale") == "evidence":
         scale = f"that follows from the released numbers, around {scale}"
@@ -111,7 +111,7 @@ def method_in_words(plan: Plan) -> str:
     said = _METHODS.get(plan.label)
     if plan.has_chains and plan.guarantee is not None:
         said = f"{said or plan.label} on gradients with noise for privacy"
-    robust = plan.sections.get("mechanism", {}).get("covariance") == "sandwich"
+    robust = plan.describe().sections.get("mechanism", {}).get("covariance") == "sandwich"
     sandwich = ", a sandwich variance" if robust else ""
     return plan.label if said is None else f"{said} ({plan.label}{sandwich})"
 

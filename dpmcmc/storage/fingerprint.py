@@ -60,10 +60,10 @@ class Described(Protocol):
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Parts that a user may have written, and arrays that ``to_json`` says in short."""
+        """Parts that a user may have written, and arrays that ``plan.json`` says in short."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what plan.json says."""
+    def describe(self) -> Any:
+        """Return what it says of itself (``planning/description.py``)."""
 
 
 def fingerprint(key: bytes, data: PyTree) -> str:
@@ -146,7 +146,7 @@ def rounding_facts() -> str:
 def plan_digest(plan: Described) -> str:
     """Digest of a plan: what it says of itself, its parts to the last bit, and the code that a user gave it."""
     # An object's address is no part of what it is.
-    said = {key: value for key, value in plan.to_json().items() if key not in _SENTENCES}
+    said = {key: value for key, value in plan.describe().stated.items() if key not in _SENTENCES}
     text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(said, sort_keys=True, default=repr))
     digest = hashlib.sha256(text.encode())
     for part in plan.parts:

@@ -127,8 +127,8 @@ def exact(plan: dpmcmc.Plan) -> Gradient:
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         (at, mask), normal = drawn
         x, y, norms = _rows(data, at)
-        total = exact_sums.linear_sum(_residual(theta, x, y), x, mask, CLIP, plan.bits, norms)
-        return _noised(plan, theta, _of(theta, total.to_float(CLIP, plan.bits)), normal)
+        total = exact_sums.linear_sum(_residual(theta, x, y), x, mask, CLIP, plan.noise.bits, norms)
+        return _noised(plan, theta, _of(theta, total.to_float(CLIP, plan.noise.bits)), normal)
 
     return Gradient(_poisson_batch(plan), answer)
 
@@ -143,7 +143,7 @@ def _with_replacement(features: int, num_records: int, batch: int) -> Callable[[
 
 def _select(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
     """Draws a batch into the room that the plan is charged for."""
-    select = selector(plan.sampling, plan.num_records, plan.slots)
+    select = selector(plan.sampling, plan.num_records, plan.noise.slots)
     assert select is not None
     return select
 
@@ -209,7 +209,7 @@ def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
 def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
     """dpmcmc's query and sampler in the same loop."""
     query = GradientQuery(
-        plan.target, plan.num_records, plan.batch_size, CLIP, _select(plan), plan.bits, levels=plan.levels
+        plan.target, plan.num_records, plan.batch_size, CLIP, _select(plan), plan.noise.bits, levels=plan.noise.levels
     )
     noise_std = float(plan.noise_std[0])
     start = jnp.zeros(size.features)

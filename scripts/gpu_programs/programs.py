@@ -200,8 +200,8 @@ def compiled(made: Made) -> Program:
     row = num_bytes(made.records) // plan.num_records
     necessary = int(plan.chains * plan.batch_size * row) + 4 * position
     least = None
-    if isinstance(plan.sampling, dpmcmc.Poisson) and plan.second is None:
-        least = 2 * plan.chains * plan.slots * row + 4 * position
+    if isinstance(plan.sampling, dpmcmc.Poisson) and plan.sampler_run.second is None:
+        least = 2 * plan.chains * plan.noise.slots * row + 4 * position
     chances = {TIES: _tied(plan, position // 4)}
     return Program(chunk.as_text(), kernels, steps.shape.steps, memory.temp_size_in_bytes, necessary, least, chances)
 
@@ -213,8 +213,8 @@ def _tied(plan: dpmcmc.Plan, numbers: int) -> float:
         plan: with integer noise.
         numbers: of the positions of all chains.
     """
-    draws = DRAWN_STEPS * numbers * plan.levels[0]
-    if plan.second is not None:
+    draws = DRAWN_STEPS * numbers * plan.noise.levels[0]
+    if plan.sampler_run.second is not None:
         size = numbers // plan.chains
-        draws = max(draws, plan.chains * size * (size + 1) // 2 * plan.levels[1])
+        draws = max(draws, plan.chains * size * (size + 1) // 2 * plan.noise.levels[1])
     return min(1.0, draws * 2.0 ** (INDEX_BITS - 32))

@@ -190,7 +190,7 @@ def both_noises_are_as_stated(scene: Scene) -> None:
     scale = plan.num_records / expected_batch(plan.sampling, plan.num_records) * plan.privacy.clip**2
     value = release.value.astype(np.float64)[..., row, column] * unit
     moment = (value - scale * seen.trace.moment_of()) / (
-        plan.second.ratio * plan.privacy.clip * plan.noise_std.astype(np.float64)[None, :, None]
+        plan.sampler_run.second.ratio * plan.privacy.clip * plan.noise_std.astype(np.float64)[None, :, None]
     )
     both = np.concatenate([_noise(seen), moment], axis=-1)
     _is_standard_noise(both.reshape(-1, both.shape[-1]), "gradient and second moment")

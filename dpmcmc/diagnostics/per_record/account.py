@@ -245,7 +245,7 @@ class Account:
         self.plan = plan
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         self._position = jax.eval_shape(self._target.init, jax.random.key(0))
-        self._norms = _norms_of(self._target, plan.sampler_offers.metric, promise.clip, plan.label_blind)
+        self._norms = _norms_of(self._target, plan.sampler_run.offers.metric, promise.clip, plan.label_blind)
         self._worst = Guarantee.from_events(
             guarantee.events,
             delta=guarantee.delta,
@@ -365,7 +365,7 @@ def _losses(plan: Plan, adjacency: Adjacency, orders: np.ndarray) -> tuple[list[
     asks = plan.schedule.asks
     values = bucket_down(charged, np.ones(charged.size))[0]
     noise = plan.schedule.noise_multipliers / (1 + KAPPA)
-    each = np.where(asks, np.multiply.outer(multiples(plan.second), noise), noise)
+    each = np.where(asks, np.multiply.outer(multiples(plan.sampler_run.second), noise), noise)
     group = np.searchsorted(values, each, side="right") - 1
     kinds, of_step = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
     full = plan.sampling.mechanism(plan.num_records) == "gaussian"
@@ -374,7 +374,7 @@ def _losses(plan: Plan, adjacency: Adjacency, orders: np.ndarray) -> tuple[list[
     for asked, *groups in kinds.T:
         # A step without a second moment has one query, of the gradient.
         queries = values[groups if asked else groups[:1]]
-        losses.append(_StepLoss(plan.second if asked else None, queries, full, rate, adjacency, orders))
+        losses.append(_StepLoss(plan.sampler_run.second if asked else None, queries, full, rate, adjacency, orders))
     return losses, of_step.reshape(-1)
 
 
