@@ -1,18 +1,18 @@
 r"""A sampler's path of private gradients, in the metric of a regression's releases.
 
-The sampler takes its own step (``samplers/``) on φ = Mθ, in units in which the mean potential has about the curvature 1
-in every direction. H is the curvature of the likelihood under normal rows, at the posterior's mean so far, P that of the
-prior N(θ₀, P⁻¹), and gradient k has noise s_k F Z in the metric F, s_k = C z_k:
+The sampler takes its own step (``samplers/``) on φ = Mθ, in units in which the mean potential has about the curvature
+1 in every direction. H is the curvature of the likelihood under normal rows, at the posterior's mean so far, P that of
+the prior N(θ₀, P⁻¹), and gradient k has noise s_k F Z in the metric F, s_k = C z_k:
 
     M² = (H + P)/N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z),      noise of std s_k √(tr(M⁻¹F²M⁻¹)/d), about.
 
-It sees released numbers alone, so its path is post-processing, like the posterior that is concluded from it. The law of
-a gradient given its position is the same wherever the path goes (``inference/normal_law.py``), so the conclusion is
-that of ``descent.py``. The path itself is wider: a step size r brings a direction nearer to the mode by the part r of its
-distance, and the noise of steps spreads positions by r/(2 − r) of the variance that one step of Newton's has.
+It sees released numbers alone, so its path is post-processing, like the posterior that is concluded from it. The law
+of a gradient given its position is the same wherever the path goes (``inference/normal_law.py``), so the conclusion is
+that of ``descent.py``. The path itself is wider: a step size r brings a direction nearer to the mode by the part r of
+its distance, and the noise of steps spreads positions by r/(2 − r) of the variance that one step of Newton's has.
 
 A sampler that is given by its name has settings that follow from released numbers, anew from one lesson to the next
-(:func:`chosen_sampler`). Its temperature is the one that the noise of privacy keeps, so it asks for no further noise. A
+(:meth:`Units.sampler`). Its temperature is the one that the noise of privacy keeps, so it asks for no further noise. A
 temperature above 1 makes the path wide, and no interval: intervals are those of the concluded posterior. A sampler of
 the user's keeps its own settings, and its own noise where that is more than privacy needs.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,63 +38,61 @@ from dpmcmc.report import progress
 from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
 from dpmcmc.samplers.base import Sampler
 
-#: Step size of SGLD, before the gradients that the posterior is made of, and in these, where positions spread by a ninth
-#: of the noise of one step of Newton's. The other samplers are as fast.
-APPROACHING, SETTLED = 0.3, 0.2
+#: Step size of SGLD, before the gradients that the posterior is made of, and in these, where positions spread by a
+#: ninth of the noise of one step of Newton's. The other samplers are as fast.
+_APPROACHING, _SETTLED = 0.3, 0.2
 #: Friction of SGHMC, and the friction at which SGNHT's thermostat settles.
 _FRICTION, _SETTLED_FRICTION = 0.4, 0.5
 
 
-class Potential(NamedTuple):
-    """Units and prior of a path.
+class Units(NamedTuple):
+    """Units of a path.
 
     Attributes:
         root: M, (d, d), of all parameters.
         inverse: M⁻¹, (d, d).
         noise: √(tr(M⁻¹F²M⁻¹)/d), the std of noise whose std in the metric F is 1.
         prior: of the parameters.
-        radius: how far from 0 a position may lie.
+        num_records: N.
     """
 
     root: np.ndarray
     inverse: np.ndarray
     noise: float
     prior: Prior
-    radius: float
+    num_records: int
 
     @classmethod
-    def of(cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int, radius: float) -> Potential:
-        """Return the potential given H and F², (d, d) each."""
+    def of(cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int) -> Units:
+        """Return the units given H and F², (d, d) each."""
         root, inverse = roots((curvature + prior.precision) / num_records)
         noise = math.sqrt(float(np.sum((inverse @ square) * inverse)) / len(square))
-        return cls(root, inverse, noise, prior, radius)
+        return cls(root, inverse, noise, prior, num_records)
 
+    def sampler(self, asked: SamplerName | Sampler, noise_std: float, settled: bool) -> Sampler:
+        """Return a sampler with a step as long as one curvature describes the likelihood; the user's own as it is.
 
-def chosen_sampler(name: SamplerName, part: float, noise_std: float, num_records: int) -> Sampler:
-    """Return a sampler that moves at noise of this size as far as one curvature describes the likelihood.
+        Each keeps the temperature T at which its own noise is that of privacy, of std s: T = η s²/(2a) at friction a,
+        η = ar/N, and s²/(N(2/r − 1)) of SGFS, whose step takes a direction of curvature N by the part r.
 
-    Each keeps the temperature T at which its own noise is that of privacy: T = η s²/(2a) at friction a, η = ar/N, and
-    s²/(N(2/r − 1)) of SGFS, whose step takes a direction of curvature N by the part r.
-
-    Args:
-        name: of the sampler.
-        part: r, the step size of SGLD.
-        noise_std: s, of the gradients.
-        num_records: N.
-    """
-    heat = part * noise_std**2 / (2 * num_records)
-    sampler: Any
-    if name == "sgld":
-        sampler = SGLD(step_size=part, temperature=heat)
-    elif name == "sghmc":
-        sampler = SGHMC(step_size=_FRICTION * part, friction=_FRICTION, temperature=heat)
-    elif name == "sgnht":
-        sampler = SGNHT(step_size=_SETTLED_FRICTION * part, friction=_SETTLED_FRICTION, temperature=heat)
-    else:
-        heat /= 1 - part / 2
-        step_size = part / (1 - part / 2)
-        sampler = SGFS(step_size=step_size, temperature=heat, fisher="public", public_fisher=1.0)
-    return cast(Sampler, sampler.bind(num_records))
+        Args:
+            asked: the sampler, or its name.
+            noise_std: of the gradients, in the metric.
+            settled: whether the posterior is made of these gradients.
+        """
+        if not isinstance(asked, str):
+            return asked
+        part = _SETTLED if settled else _APPROACHING
+        heat = part * (self.noise * noise_std) ** 2 / (2 * self.num_records)
+        if asked == "sgld":
+            return SGLD(step_size=part, temperature=heat)
+        if asked == "sghmc":
+            return SGHMC(step_size=_FRICTION * part, friction=_FRICTION, temperature=heat)
+        if asked == "sgnht":
+            friction = _SETTLED_FRICTION
+            return SGNHT(step_size=friction * part, friction=friction, temperature=heat)
+        longer = 1 / (1 - part / 2)
+        return SGFS(step_size=longer * part, temperature=longer * heat, fisher="public", public_fisher=1.0)
 
 
 @dataclass(frozen=True)
@@ -102,48 +100,47 @@ class Chain:
     """A sampler on its way.
 
     Attributes:
-        potential: metric and prior.
+        units: of its steps.
         sampler: bound to N.
         state: its own.
         first: number of the gradient that it began with.
     """
 
-    potential: Potential
+    units: Units
     sampler: Sampler
     state: Any
-    first: int = 0
+    first: int
 
     @classmethod
-    def begin(cls, potential: Potential, sampler: Sampler, position: np.ndarray, key: jax.Array, first: int) -> Chain:
+    def begin(cls, units: Units, sampler: Sampler, position: np.ndarray, key: jax.Array, first: int) -> Chain:
         """Return a chain at a position θ, (d,); ``key`` is for what a sampler draws of its own, such as a momentum."""
-        phi = jnp.asarray(potential.root @ position, jnp.float32)
-        return cls(potential, sampler, sampler.init(key, phi), first)
+        bound = sampler.bind(units.num_records)
+        phi = jnp.asarray(units.root @ position, jnp.float32)
+        return cls(units, bound, bound.init(key, phi), first)
 
     @property
     def position(self) -> np.ndarray:
-        """Where the next gradient is released: θ, (d,), public, within the radius."""
-        theta = self.potential.inverse @ np.asarray(self.state.position, np.float64)
-        return within(theta[None], self.potential.radius)[0]
+        """θ, (d,)."""
+        return self.units.inverse @ np.asarray(self.state.position, np.float64)
 
     def own_noise(self, k: int) -> float:
         """Return the std of the noise that the sampler asks for in step k, in the metric."""
-        return float(self.sampler.noise_std(np.float64(k - self.first))) / self.potential.noise
+        return float(self.sampler.noise_std(np.float64(k - self.first))) / self.units.noise
 
     def after(self, gradient: np.ndarray, noise_std: float, k: int, key: jax.Array) -> Chain:
         """Return the chain after step k.
 
         Args:
-            gradient: released at :attr:`position`, of the negative log-likelihood in θ, (d,).
+            gradient: of the negative log-likelihood in θ, as it was released, (d,).
             noise_std: of it, in the metric.
             k: number of the gradient.
             key: for randomness of the sampler's own.
         """
-        potential = self.potential
-        prior = potential.prior
-        whole = potential.inverse @ (gradient + prior.precision @ (self.position - prior.means))
-        private = PrivateGradient(jnp.asarray(whole, jnp.float32), jnp.float32(potential.noise * noise_std))
+        units, prior = self.units, self.units.prior
+        whole = units.inverse @ (gradient + prior.precision @ (self.position - prior.means))
+        private = PrivateGradient(jnp.asarray(whole, jnp.float32), jnp.float32(units.noise * noise_std))
         state, _ = self.sampler.step(key, self.state, private, jnp.int32(k - self.first))
-        return Chain(potential, self.sampler, state, self.first)
+        return replace(self, state=state)
 
 
 def walk(
@@ -153,6 +150,7 @@ def walk(
     multipliers: np.ndarray,
     gradient: Callable[[np.ndarray, float], tuple[np.ndarray, float]],
     clip: float,
+    radius: float,
     key: jax.Array,
 ) -> tuple[Chain, Path]:
     """Release gradients along a chain; return the chain after them, and the path with them.
@@ -161,15 +159,15 @@ def walk(
         chain: before them.
         path: gradients before these.
         steps: numbers of the gradients.
-        multipliers: noise multipliers of all gradients of the run, (steps,).
+        multipliers: least noise multipliers of all gradients of the run, (steps,).
         gradient: (position, noise multiplier) -> the gradient, released there, and its noise std in the metric.
         clip: C, of these gradients.
+        radius: how far from 0 a gradient is released.
         key: for randomness of the sampler's own.
     """
     for k in steps:
-        at = chain.position
-        multiplier = max(float(multipliers[k]), chain.own_noise(k) / clip)
-        released, std = gradient(at, multiplier)
+        at = within(chain.position[None], radius)[0]
+        released, std = gradient(at, max(float(multipliers[k]), chain.own_noise(k) / clip))
         path = path.with_gradient(at, released, std)
         chain = chain.after(released, std, k, jax.random.fold_in(key, k))
         progress.report_steps(k + 1, len(multipliers))

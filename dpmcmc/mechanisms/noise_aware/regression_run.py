@@ -22,7 +22,7 @@ from dpmcmc.inference.normal_law import Gaussian
 from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
-from dpmcmc.mechanisms.noise_aware.langevin import APPROACHING, SETTLED, Chain, Potential, chosen_sampler, walk
+from dpmcmc.mechanisms.noise_aware.langevin import Chain, Units, walk
 from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
 from dpmcmc.mechanisms.noise_aware.regression_plan import (
     CURVATURE,
@@ -37,7 +37,6 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gram_release import trace_of, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
-from dpmcmc.samplers.base import Sampler
 
 #: Keys of releases beside the gradients, at least.
 _OTHER_KEYS = 20
@@ -291,7 +290,7 @@ def released(plan: RegressionPlan, settled: Plan, records: Records, streams: Str
     if plan.options.sampler is None:
         state, path, now = _descended(begun, z)
     else:
-        state, path, now = _sampled(begun, z, plan.options.sampler, streams.init)
+        state, path, now = _sampled(begun, z, streams.init)
     at = within(now.mean[None], rows.design.radius)[0]
     return Released(state, path, now, at, release_ends(state, at) if plan.has_curvature else None)
 
@@ -308,31 +307,26 @@ def _descended(state: State, z: np.ndarray) -> tuple[State, Path, Gaussian]:
     return state, path, now
 
 
-def _sampled(state: State, z: np.ndarray, sampler: str | Sampler, key: jax.Array) -> tuple[State, Path, Gaussian]:
-    """Release the gradients, with noise multipliers z, along a sampler's path."""
+def _sampled(state: State, z: np.ndarray, key: jax.Array) -> tuple[State, Path, Gaussian]:
+    """Release the gradients, with noise multipliers z or more, along a sampler's path."""
+    asked_for = state.plan.options.sampler
+    assert asked_for is not None
     rows = state.rows
-    prior = rows.prior
     radius = rows.design.radius
-    position = within(prior.means[None], radius)[0]
+    now = rows.prior.gaussian
     path = Path()
-    now = prior.gaussian
     chain: Chain | None = None
     for leg, lesson in state.plan.legs:
-        clip = state.access.clip
         settled = leg.start >= len(z) - state.plan.latest
+        clip = state.access.clip
         for steps in [leg] if settled else _pieces(leg):
             here = jax.random.fold_in(key, steps.start)
-            if chain is None or isinstance(sampler, str):
-                curvature = state.known.local(now.mean).curvature
-                potential = Potential.of(curvature, rows.square, prior, rows.num_rows, radius)
-                noise_std = potential.noise * clip * float(z[steps.start])
-                part = SETTLED if settled else APPROACHING
-                chosen = (
-                    chosen_sampler(sampler, part, noise_std, rows.num_rows) if isinstance(sampler, str) else sampler
-                )
-                chain = Chain.begin(potential, chosen.bind(rows.num_rows), position, here, steps.start)
-            chain, path = walk(chain, path, steps, z, state.gradient, clip, here)
-            position = chain.position
+            position = now.mean if chain is None else chain.position
+            if chain is None or isinstance(asked_for, str):
+                units = Units.of(state.known.local(now.mean).curvature, rows.square, rows.prior, rows.num_rows)
+                sampler = units.sampler(asked_for, clip * float(z[steps.start]), settled)
+                chain = Chain.begin(units, sampler, position, here, steps.start)
+            chain, path = walk(chain, path, steps, z, state.gradient, clip, radius, here)
             for _ in range(_ROUNDS):
                 now = state.posterior(path, now)
         if lesson is not None:
