@@ -288,7 +288,7 @@ class _Run(NamedTuple):
         ratio = released * metric.clip**2 / (most * np.trace(gram))
         ratio = float(np.clip(ratio, _LEAST_RATIO, _LARGEST_RATIO))
         curvature = most * root @ gram @ root
-        return Local(curvature, ratio * curvature, lambda q: most**2 * root @ error(root @ q @ root) @ root)
+        return Local(curvature, ratio * curvature, normal_law.moved_error(error, math.sqrt(most) * root))
 
 
 def _draws(run: _Run, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
