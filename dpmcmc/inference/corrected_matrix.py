@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.normal_law import symmetric_noise
@@ -182,7 +183,7 @@ def _basis(
     error = own(np.eye(len(model)))
     tied = error * (HOLDS_NOTHING * max(values[-1], np.finfo(float).tiny) / np.trace(error))
     vectors = eigh(model + tied)[1]
-    values = np.einsum("id,ij,jd->d", vectors, model, vectors)
+    values = _forms(model, vectors)
     of_columns = [np.sum(vectors * (own(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T]
     return values, vectors, np.maximum(np.stack(of_columns), 0.0)
 
@@ -201,10 +202,9 @@ def _weighed_deviations(
     priors = DEVIATIONS[:, None, None] ** 2 * _halves(len(found)) + own
     upper = np.triu(both)
     variances = (priors + noise)[:, upper]
-    logs = -0.5 * np.sum(np.log(variances) + found[upper] ** 2 / variances, axis=1)
-    logs -= 0.5 * (np.log(DEVIATIONS / USUAL_DEVIATION) / LOG_DEVIATION_STD) ** 2
-    weights = np.exp(logs - logs.max())
-    return weights / weights.sum(), priors
+    log_likelihood = -0.5 * np.sum(np.log(variances) + found[upper] ** 2 / variances, axis=1)
+    log_prior = -0.5 * (np.log(DEVIATIONS / USUAL_DEVIATION) / LOG_DEVIATION_STD) ** 2
+    return softmax(log_likelihood + log_prior), priors
 
 
 def _halves(size: int) -> np.ndarray:
@@ -220,10 +220,9 @@ def _lowered(relative: np.ndarray, variances: np.ndarray) -> np.ndarray:
         variances: of its entries, (d, d).
     """
     values, axes = eigh(relative)
-    squares = axes**2
     # An entry off the diagonal stands twice in a quadratic form.
     twice = variances * (2 - np.eye(len(values)))
-    stds = np.sqrt(np.einsum("ik,ij,jk->k", squares, twice, squares))
+    stds = np.sqrt(_forms(twice, axes**2))
     return (axes * np.maximum(values - stds, 0.0)) @ axes.T
 
 
@@ -241,9 +240,14 @@ def confirmed(matrix: np.ndarray, released: np.ndarray, noise_std: float, model:
         model: lower end of its model, (d, d).
     """
     values, axes = eigh(matrix)
-    seen, modelled = (np.einsum("ik,ij,jk->k", axes, one, axes) for one in (released, model))
-    least = np.clip(np.maximum(seen - noise_std, modelled), 0.0, np.maximum(values, 0.0))
+    least = np.maximum(_forms(released, axes) - noise_std, _forms(model, axes))
+    least = np.clip(least, 0.0, np.maximum(values, 0.0))
     return (axes * least) @ axes.T
+
+
+def _forms(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the quadratic form of each column, (k,), in a matrix (d, d)."""
+    return np.einsum("ik,ij,jk->k", columns, matrix, columns)
 
 
 def _positive(relative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

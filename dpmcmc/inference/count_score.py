@@ -55,6 +55,14 @@ CLIPS = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 DISPERSION_STEP = 0.05
 
 
+class _Partial(NamedTuple):
+    """A_0, A_1 and A_2 up to some count, (n,) each."""
+
+    zeroth: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+
 class _Clipped(NamedTuple):
     """Moments of clipped residuals at predictors, (n,) each.
 
@@ -132,13 +140,8 @@ class Counts(BoundedScore):
         """Return dE[ψ]/dα', (n,), of the dispersion α' of the counts at that of the score."""
         at = self._clipped(eta, limit)
         more = Counts(self.dispersion + DISPERSION_STEP, self.clip)
-        share = 1 / (1 + more.dispersion * at.mean)
-        low, high = (
-            more._partial(k, at.mean, share, at.mean / share)
-            for k in (np.ceil(at.mean - at.bound) - 1, np.floor(at.mean + at.bound))
-        )
-        centre = at.bound * (1 - high[0] - low[0]) + high[1] - low[1]
-        return at.share * at.weight * (at.centre - centre) / DISPERSION_STEP
+        moved = _centre(at.bound, *more._edges(at.mean, at.bound))
+        return at.share * at.weight * (at.centre - moved) / DISPERSION_STEP
 
     def _shares(self, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (μ, c, 1/(1 + αμ))."""
@@ -150,24 +153,24 @@ class Counts(BoundedScore):
 
     def _clipped(self, eta: np.ndarray, limit: np.ndarray | float) -> _Clipped:
         mean, share, own = self._shares(eta)
-        variance = mean / own
-        bound = np.maximum(limit, LEAST_BOUND_IN_STD * share * np.sqrt(variance)) / share
-        (low, low_first, low_second), (high, high_first, high_second) = (
-            self._partial(k, mean, own, variance) for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
-        )
-        above = 1 - high
-        centre = bound * (above - low) + high_first - low_first
-        square = bound**2 * (above + low) + high_second - low_second
-        slope = high_second - low_second - bound * (low_first + high_first)
+        bound = np.maximum(limit, LEAST_BOUND_IN_STD * share * np.sqrt(mean / own)) / share
+        low, high = self._edges(mean, bound)
+        outside = 1 - high.zeroth + low.zeroth
+        centre = _centre(bound, low, high)
+        square = bound**2 * outside + high.second - low.second
+        slope = high.second - low.second - bound * (low.first + high.first)
         longest = share * np.maximum(bound - centre, np.minimum(mean, bound) + centre)
         weight = np.minimum(1.0, limit / longest)
-        left_out = -high_first - low_first - bound * (above + low)
+        left_out = -high.first - low.first - bound * outside
         return _Clipped(mean, share, own, bound, centre, weight, square - centre**2, slope, left_out)
 
-    def _partial(
-        self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return A_0, A_1 and A_2 up to k, whole numbers of which some may be negative."""
+    def _edges(self, mean: np.ndarray, bound: np.ndarray) -> tuple[_Partial, _Partial]:
+        """Return sums over counts below μ − h, and over those up to μ + h."""
+        return self._partial(np.ceil(mean - bound) - 1, mean), self._partial(np.floor(mean + bound), mean)
+
+    def _partial(self, k: np.ndarray, mean: np.ndarray) -> _Partial:
+        """Return sums up to k, whole numbers of which some may be negative."""
+        share = 1 / (1 + self.dispersion * mean)
         count = np.maximum(k, 0.0)
         inside = k >= 0
         distribution = np.where(inside, self._distribution(count, mean, share), 0.0)
@@ -176,11 +179,8 @@ class Counts(BoundedScore):
             mean * (1 + self.dispersion * count) * self._chance(count, mean, share),
             0.0,
         )
-        return (
-            distribution,
-            -kernel,
-            variance * distribution - kernel * (count - mean + 1 / share),
-        )
+        second = mean / share * distribution - kernel * (count - mean + 1 / share)
+        return _Partial(distribution, -kernel, second)
 
     def _distribution(self, k: np.ndarray, mean: np.ndarray, share: np.ndarray) -> np.ndarray:
         """Return F(k)."""
@@ -195,3 +195,8 @@ class Counts(BoundedScore):
         size = 1 / self.dispersion
         choices = gammaln(k + size) - gammaln(size) - gammaln(k + 1)
         return np.exp(choices + size * np.log(share) + k * np.log(self.dispersion * mean * share))
+
+
+def _centre(bound: np.ndarray, low: _Partial, high: _Partial) -> np.ndarray:
+    """Return E[t] of residuals clipped to ±h, given sums below −h and up to h."""
+    return bound * (1 - high.zeroth - low.zeroth) + high.first - low.first

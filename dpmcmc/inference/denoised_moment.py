@@ -23,7 +23,7 @@ import numpy as np
 
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.normal_law import bootstrapped_error, isotropic_error, symmetric_noise
+from dpmcmc.inference.normal_law import bootstrapped_error, isotropic_error, moved_error, symmetric_noise
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
 
@@ -113,14 +113,13 @@ def spiked(noisy: NoisyGram) -> Denoised:
     inside, outside = seen @ seen.T, rest @ rest.T
     own = isotropic_error(noisy.noise_std)
     hidden = HIDDEN_EIGENVALUES_STD * mean * math.sqrt(2 / others)
-    among = isotropic_error(min(hidden, noisy.noise_std))
+    among = moved_error(isotropic_error(min(hidden, noisy.noise_std)), outside)
     scale = (noisy.trace_std / noisy.trace) ** 2
 
     def error(q: np.ndarray) -> np.ndarray:
         kept = inside @ own(q) @ inside
         crossed = outside @ own(inside @ q @ inside) @ outside
-        left = outside @ among(outside @ q @ outside) @ outside
-        return kept + crossed + left + scale * gram @ q @ gram
+        return kept + crossed + among(q) + scale * gram @ q @ gram
 
     return Denoised(gram, error)
 

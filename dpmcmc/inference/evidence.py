@@ -32,7 +32,6 @@ column to the model, and ask for the Bayes factor without it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +42,8 @@ from scipy.linalg import solve_triangular
 
 from dpmcmc.data.structure import RowStructure, contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import saved_arrays
-from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, chi_square_tail, moved_by_prior, pull
+from dpmcmc.inference import normal_law, saved_arrays
+from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, chi_square_tail, moved_by_prior, pull
 from dpmcmc.inference.predicted_width import elasticity, variances
 from dpmcmc.inference.trace import PathPosterior
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
@@ -142,9 +141,8 @@ class Evidence:
     def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
         nested = self._under(without, scales)
-        whitened = Whitening.of(self.covariance, self.curvature @ nested._prior_root)
-        white = whitened(nested._away)
-        return -0.5 * (float(white @ white) + len(white) * math.log(2 * math.pi)) - whitened.log_size
+        root = _root(nested.scales, self.predictors)
+        return normal_law.log_density(nested._away, self.covariance, self.curvature @ root)
 
     @on_one_blas_thread
     def log_bayes_factor(self, without: Without) -> float:
@@ -267,11 +265,6 @@ class Evidence:
     def _moved(self) -> np.ndarray:
         """Return how far a prior twice as wide moves the mean, (d,)."""
         return moved_by_prior(self.gaussian(self.scales), np.diag(self.scales**-2.0), self._prior_mean)
-
-    @property
-    def _prior_root(self) -> np.ndarray:
-        """A root of the prior's covariance, (d, d)."""
-        return _root(self.scales, self.predictors)
 
     @property
     def _prior(self) -> np.ndarray:

@@ -42,39 +42,18 @@ class Gaussian(NamedTuple):
         return self.mean + noise @ square_root(self.covariance).T
 
 
-class Whitening(NamedTuple):
-    """A map of u ~ N(0, 𝒞 + W Wᵀ) to standard normals, in two steps.
+def log_density(u: np.ndarray, covariance: np.ndarray, wide: np.ndarray) -> float:
+    """Return log N(u; 0, 𝒞 + W Wᵀ), given u, (d,), and 𝒞 and W, (d, d) each.
 
     W Wᵀ of a wide prior may be so much larger than 𝒞 that rounding their sum would leave nothing of 𝒞. So u is whitened
     by 𝒞, and then along the left singular vectors of what this makes of W.
-
-    Attributes:
-        root: triangular root of 𝒞, (d, d).
-        vectors: left singular vectors of root⁻¹ W, (d, d).
-        stds: of whitened u along each, (d,).
     """
-
-    root: np.ndarray
-    vectors: np.ndarray
-    stds: np.ndarray
-
-    @classmethod
-    def of(cls, covariance: np.ndarray, wide: np.ndarray) -> Whitening:
-        """Return the map given 𝒞 and W, (d, d) each."""
-        root = np.linalg.cholesky(covariance)
-        whitened = solve_triangular(root, wide, lower=True)
-        vectors, sizes, _ = svd(whitened)
-        return cls(root, vectors, np.hypot(1.0, sizes))
-
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Return u, (d,) or (d, k), whitened."""
-        once = self.vectors.T @ solve_triangular(self.root, u, lower=True)
-        return (once.T / self.stds).T
-
-    @property
-    def log_size(self) -> float:
-        """Half the logarithm of the determinant of 𝒞 + W Wᵀ."""
-        return float(np.sum(np.log(np.diag(self.root) * self.stds)))
+    root = np.linalg.cholesky(covariance)
+    vectors, sizes, _ = svd(solve_triangular(root, wide, lower=True))
+    stds = np.hypot(1.0, sizes)
+    white = vectors.T @ solve_triangular(root, u, lower=True) / stds
+    log_determinant = 2 * float(np.sum(np.log(np.diag(root) * stds)))
+    return -0.5 * (float(white @ white) + len(u) * math.log(2 * math.pi) + log_determinant)
 
 
 class GradientRelease(NamedTuple):
@@ -113,6 +92,11 @@ def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Qᵀ), the mean of E Q E for any Q.
     """
     return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q.T)
+
+
+def moved_error(error: Callable[[np.ndarray], np.ndarray], by: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return Q -> Cov[MEM u] given Q -> Cov[E u] and a symmetric matrix M, (d, d)."""
+    return lambda q: by @ error(by @ q @ by) @ by
 
 
 #: p-value below which a check speaks against a release.
@@ -186,7 +170,7 @@ def posterior(
     u = h @ release.position - release.gradient
     now = start
     for _ in range(rounds):
-        informed, covariance = _informed(h, total_covariance(release, local, now), precision)
+        informed, covariance = conjugate_update(h, total_covariance(release, local, now), precision)
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
 
@@ -212,7 +196,7 @@ def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int,
     return now
 
 
-def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def conjugate_update(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return 𝒞⁻¹ H and S of equation (2), (..., d, d)."""
     informed = np.linalg.solve(total, h)
     covariance = np.linalg.inv(precision + h @ informed)
@@ -245,7 +229,7 @@ def error_of_curvatures(
     """
     base = local.score + release.noise
     h = local.curvature
-    informed, covariances = _informed(curvatures, base, precision)
+    informed, covariances = conjugate_update(curvatures, base, precision)
     u = curvatures @ release.position - release.gradient
     means = np.einsum("kij,klj,kl->ki", covariances, informed, u)
     away = means - means.mean(axis=0)

@@ -50,8 +50,7 @@ class Normal:
     def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
         """Return Λ and V, (n, 2, 2)."""
         a, c, sigma = _cuts(eta, limit)
-        tail = ndtr(-c)
-        density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+        tail, density = _tail_and_density(c)
         inner = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c)
         beta = censored(c)
         location = (1 - 2 * ndtr(-a)) / sigma**2, censored(a) / sigma**2
@@ -71,8 +70,12 @@ def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     return np.minimum(limit[:, 0] * sigma, FARTHEST_IN_STD), np.sqrt(square), sigma
 
 
+def _tail_and_density(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Φ(−c) and φ(c)."""
+    return ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+
+
 def censored(c: np.ndarray) -> np.ndarray:
     """Return β(c) = E min(r², c²)."""
-    tail = ndtr(-c)
-    density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+    tail, density = _tail_and_density(c)
     return 1 - 2 * tail - 2 * c * density + 2 * c**2 * tail

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.data.structure import RowStructure
-from dpmcmc.inference.normal_law import Local, _informed
+from dpmcmc.inference.normal_law import Local, conjugate_update
 
 #: Iterations of equation (2) of a predicted covariance.
 NUM_ROUNDS = 8
@@ -72,7 +72,7 @@ def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.
     private = alone
     for _ in range(NUM_ROUNDS):
         total = local.score + noise + local.curvature_error(private)
-        _, private = _informed(local.curvature, total, precision)
+        _, private = conjugate_update(local.curvature, total, precision)
     return Predicted(private, alone)
 
 

@@ -58,12 +58,8 @@ class Dispersion:
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
         falling = isotonic_regression(released, increasing=False).x
-        if falling[0] <= 0:
-            found = 0.0
-        elif falling[-1] > 0:
-            found = _CANDIDATES[-1]
-        else:
-            found = float(np.interp(0.0, -falling, _CANDIDATES))
+        # Where no sum crosses zero this is the first or the last candidate.
+        found = float(np.interp(0.0, -falling, _CANDIDATES))
         doubts = (
             (
                 f"counts vary at least as much as a dispersion of {_CANDIDATES[-1]:g}, the largest that is tried, so "

@@ -16,7 +16,7 @@ from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.corrected_matrix import corrected
 from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.denoised_moment import Denoised
-from dpmcmc.inference.normal_law import GradientRelease, Local, error_of_curvatures
+from dpmcmc.inference.normal_law import GradientRelease, Local, error_of_curvatures, moved_error
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import (
     farthest_reach,
@@ -124,15 +124,9 @@ class ExpectedMetric(NamedTuple):
             return released_std * leverage_of(score, clip, longest, reach, leverage)
 
         std = noise_std(farthest_reach(noise_std, float(np.trace(model)) / len(model)))
-
-        def error(q: np.ndarray) -> np.ndarray:
-            return mean**2 * (inverse @ self.error(inverse @ q @ inverse) @ inverse)
-
-        found = corrected(model, model, std, error)
-        turns = root @ found.turns(_CURVATURES) @ np.linalg.inv(root)
-        lifted = curvature + root @ found.lift @ root
+        own = moved_error(lambda q: mean**2 * self.error(q), inverse)
+        possible = corrected(model, model, std, own).possible(_CURVATURES)
         zero = np.zeros(len(root))
-        possible = turns @ lifted @ turns.swapaxes(-1, -2)
         local = Local(curvature, spread, np.zeros_like)
-        added = error_of_curvatures(GradientRelease(zero, zero, noise), local, possible, precision)
+        added = error_of_curvatures(GradientRelease(zero, zero, noise), local, root @ possible @ root, precision)
         return local._replace(curvature_error=lambda q: added)

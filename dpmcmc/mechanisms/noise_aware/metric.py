@@ -26,6 +26,7 @@ from dpmcmc.inference.curvature import normal_rows
 from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.normal_law import moved_error
 from dpmcmc.inference.released_metric import metric_floor
 
 #: R² in units of a typical ‖z‖², and what is added to it.
@@ -130,30 +131,27 @@ def joined(
         lengthened: estimate of the rows' second moment in the metric of the first -> T, (d, d): T Ŝ Tᵀ is what the
             second would be of rows that were not shortened; None: they were not.
     """
-    root = np.linalg.inv(inverse)
     model = inverse @ gram @ inverse
+    own_error = moved_error(own, inverse)
 
-    def with_rows(turn: np.ndarray) -> Corrected:
-        return corrected(
-            model,
-            turn @ released @ turn.T,
-            noise_std * float(np.linalg.norm(turn, 2)) ** 2,
-            lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
-        )
+    def whitened(turn: np.ndarray) -> Corrected:
+        """Return the whitened rows' second moment, whose release T lengthens."""
+        std = noise_std * float(np.linalg.norm(turn, 2)) ** 2
+        return corrected(model, turn @ released @ turn.T, std, own_error)
 
-    found = with_rows(np.eye(len(root)) if lengthened is None else lengthened(model))
-    if lengthened is not None:
-        found = with_rows(lengthened(found.matrix))
-    known = found.matrix + found.stds
-    known = known + _LEAST_PART * np.trace(found.matrix) * np.eye(len(root))
+    if lengthened is None:
+        seen = whitened(np.eye(len(model)))
+    else:
+        # How far rows were shortened follows from their second moment, first taken from the first release alone.
+        seen = whitened(lengthened(whitened(lengthened(model)).matrix))
+    root = np.linalg.inv(inverse)
+    known = seen.matrix + seen.stds + _LEAST_PART * np.trace(seen.matrix) * np.eye(len(root))
+    square = root @ known @ root / num_rows
     return Joined(
-        Denoised(
-            root @ found.matrix @ root,
-            lambda q: root @ found.error(root @ q @ root) @ root,
-        ),
-        root @ known @ root / num_rows,
-        lambda count: root @ found.possible(count) @ root,
-        root @ found.least @ root,
+        Denoised(root @ seen.matrix @ root, moved_error(seen.error, root)),
+        square,
+        lambda count: root @ seen.possible(count) @ root,
+        root @ seen.least @ root,
     )
 
 

@@ -26,6 +26,8 @@ from dpmcmc.inference.denoised_moment import Denoised, denoised
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
+from dpmcmc.mechanisms.noise_aware.model_draws import Likelihood, draws
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
 from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.release import (
     FIRST_GRADIENT,
@@ -51,8 +53,7 @@ from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.predictor import Reading
-from dpmcmc.mechanisms.noise_aware.model_draws import Likelihood, draws
-from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+
 
 #: Shares of μ² of each second moment: those of the phases' metrics, and the curvature where gradients end.
 _MOMENT_SHARES = {"metric_0": 0.04, "metric_1": 0.06, "metric_2": 0.10, "curvature": 0.18}
@@ -288,7 +289,7 @@ class _Run(NamedTuple):
         ratio = released * metric.clip**2 / (most * np.trace(gram))
         ratio = float(np.clip(ratio, _LEAST_RATIO, _LARGEST_RATIO))
         curvature = most * root @ gram @ root
-        return Local(curvature, ratio * curvature, lambda q: most**2 * root @ error(root @ q @ root) @ root)
+        return Local(curvature, ratio * curvature, normal_law.moved_error(error, math.sqrt(most) * root))
 
 
 def _draws(run: _Run, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:

@@ -23,6 +23,7 @@ regression toward zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -118,8 +119,7 @@ class SharedLimits:
     def law(self, eta: np.ndarray, limit: float) -> Law:
         """Return Λ and V, averaged over the limits."""
         laws = [self.score.law(eta, limit * multiple) for multiple in self.multiples]
-        curvature, variance = (np.tensordot(self.shares, np.stack(leaves), 1) for leaves in zip(*laws, strict=True))
-        return Law(curvature, variance)
+        return Law(*map(self._averaged, zip(*laws, strict=True)))
 
     def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
         """Return how the mean of ψ follows what the score learns of labels, averaged over the limits."""
@@ -127,6 +127,10 @@ class SharedLimits:
             self.score.shifted(eta, limit * multiple)  # type: ignore[attr-defined]
             for multiple in self.multiples
         ]
+        return self._averaged(parts)
+
+    def _averaged(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean over rows of what rows with each limit have."""
         return np.tensordot(self.shares, np.stack(parts), 1)
 
 

@@ -27,21 +27,20 @@ Effects that differ by group have a normal prior with an unknown standard deviat
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference import normal_law
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.evidence import Evidence, prior_covariance
-from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
-from dpmcmc.mechanisms.noise_aware.options import Options
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
+from dpmcmc.mechanisms.noise_aware.options import Normal, Options
 from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
@@ -115,10 +114,6 @@ class Mixture(NamedTuple):
         return out[np.random.default_rng(0).permutation(count)]
 
 
-#: H, u and 𝒞 of what a release and the bound of predictors say, and a constant of its negative log density.
-_Likelihood = tuple[np.ndarray, np.ndarray, np.ndarray, float]
-
-
 class Concluded(NamedTuple):
     """A posterior of the coefficients, and the law of the release that it was concluded from."""
 
@@ -178,33 +173,23 @@ class Prior:
             )
         size = target.num_features
         by_evidence = options.prior_scale == "evidence"
+        largest = _largest_predictor(target) if by_evidence else None
         means = np.zeros((size, predictors))
         scales = np.full((size, predictors), target.prior_scale)
         family = np.full((size, predictors), 0 if by_evidence else -1)
-        wide = _LARGEST_PREDICTOR
-        if isinstance(target, LinearRegression) and target.label_bound:
-            wide = target.label_bound
         constant = None if options.structure is None else options.structure.constant
         if constant is not None:
             if options.intercept_scale is not None:
                 scales[constant] = options.intercept_scale
-            elif by_evidence:
-                scales[constant] = max(target.prior_scale, wide * math.sqrt(size))
+            elif largest is not None:
+                scales[constant] = max(target.prior_scale, largest * math.sqrt(size))
             family[constant] = -1
         for number, columns in enumerate(options.group_effects, start=1):
             scales[list(columns)] = _GROUP_STD * target.prior_scale
             family[list(columns)] = number
-        given = options.coefficients
-        if given is not None and len(given) != size:
-            raise InputError(
-                f"coefficients: {len(given)} priors, and rows have {size} columns; give one, or None, for each",
-                "coefficients",
-            )
-        for column, one in enumerate(given or ()):
-            if one is not None:
-                means[column], scales[column] = one
-                family[column] = -1
-        largest = wide if by_evidence else None
+        for column, own in _own_priors(options, size):
+            means[column], scales[column] = own
+            family[column] = -1
         return cls(means.ravel(), scales.ravel(), family.ravel(), largest=largest)
 
     @property
@@ -256,71 +241,66 @@ class Prior:
         """The prior itself."""
         return Gaussian(self.means, prior_covariance(self.scales, self.predictors))
 
-    def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
-        """Return the prior with the factor that a release favours, for the next position."""
-        if not self.free.any() or self.size > _MANY_COEFFICIENTS:
-            return self
-        covariance = normal_law.total_covariance(release, local, now)
-        weighed = self._weighed(release, local, covariance, self._common)
-        return self.with_factors(max(weighed, key=lambda one: one[1])[0])
+    # The mixture over factors.
 
-    @property
+    @functools.cached_property
     def _common(self) -> list[Factors]:
         """Candidates for the common factor, from the one under which all effects together are as large as one.
 
-        With few coefficients a narrower prior would stand for much that is not known.
+        With few coefficients a narrower prior would stand for much that is not known. Factors of groups are 1 here.
         """
         count = int(np.sum(self.family == 0))
         every = FACTORS[:: 2 if self.size > _MANY_COEFFICIENTS else 1]
         kept = every[every**2 * count >= 0.99] if count else np.ones(1)
         kinds = (False,) if self.spreads is None or not count else (False, True)
-        return [Factors(float(factor), kind) for kind in kinds for factor in kept]
+        groups = (1.0,) * int(np.max(self.family, initial=0))
+        return [Factors(float(factor), kind, groups) for kind in kinds for factor in kept]
 
-    def _weighed(
-        self,
-        release: GradientRelease,
-        local: Local,
-        covariance: np.ndarray,
-        common: Sequence[Factors],
-    ) -> list[tuple[Factors, float]]:
-        """Return candidates for the factors, and their log densities up to a constant, given 𝒞 and the common ones."""
-        statistic = local.curvature @ (release.position - self.means) - release.gradient
-        h, u, seen, rest = self._likelihood(local.curvature, statistic, covariance)
-        has_common = self.family == 0
-        found = []
-        for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=self._groups):
-            for per_deviation, alike in itertools.groupby(common, key=lambda one: one.per_deviation):
-                scales = self.with_factors(Factors(1.0, per_deviation, of_groups)).scales
-                whitened = Whitening.of(seen, h * np.where(has_common, 0.0, scales))
-                # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-                part = whitened(h * np.where(has_common, scales, 0.0))
-                values, vectors = eigh(part @ part.T)
-                white = vectors.T @ whitened(u)
-                size = whitened.log_size + rest
-                for factor, _, _ in alike:
-                    spread = 1 + factor**2 * np.maximum(values, 0.0)
-                    misfit = -0.5 * float(np.sum(np.log(spread) + white**2 / spread))
-                    hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
-                    log = misfit - size - 0.5 * hyper / _LOG_SCALE_STD**2
-                    found.append((Factors(factor, per_deviation, of_groups), log))
-        return found
+    @functools.cached_property
+    def _candidates(self) -> list[Factors]:
+        """All candidates for the factors: those of the common one, under each of the groups' in turn."""
+        of_groups = itertools.product(map(float, _GROUP_FACTORS), repeat=len(self._common[0].groups))
+        return [one._replace(groups=groups) for groups in of_groups for one in self._common]
 
-    def _likelihood(self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray) -> _Likelihood:
-        """Return H, u and 𝒞 of a release that says of θ what u = Hθ + e and the bound of predictors say together.
+    def _log_densities(self, release: GradientRelease, local: Local, covariances: np.ndarray) -> np.ndarray:
+        """Return the logarithms of the candidates' posterior densities up to a constant, (candidates,).
 
-        The bound is d observations 0 = Rθ + e with e ~ N(0, I). So both are 2d, of which an orthogonal map makes d that
-        depend on θ. The last value is the negative log density of the others, up to a constant.
+        With the prior density N(m₀, D²)·exp(−½‖R(θ − m₀)‖²), D = diag(scales), and 𝒞 = LLᵀ the release u has
+
+            log p = −½ min_z (‖w − ADz‖² + ‖RDz‖² + ‖z‖²) − ½ log|I + D(AᵀA + RᵀR)D| − log|L|,
+
+        A = L⁻¹H and w = L⁻¹(u − Hm₀); θ = m₀ + Dz is the posterior's mean.
+
+        Args:
+            release: of the gradient.
+            local: model of the gradient.
+            covariances: 𝒞 under each common factor, (k, d, d), or one of all, (1, d, d).
         """
-        if self.predictors is None:
-            return h, u, covariance, 0.0
-        root = np.linalg.cholesky(covariance)
-        first = solve_triangular(root, np.column_stack([h, u]), lower=True)
-        white = np.append(first[:, -1], np.zeros(len(u)))
-        turned, left = np.linalg.qr(np.vstack([first[:, :-1], self.predictors]))
-        found = turned.T @ white
-        apart = white - turned @ found
-        rest = 0.5 * float(apart @ apart) + float(np.sum(np.log(np.diag(root))))
-        return left, found, np.eye(len(u)), rest
+        h = local.curvature
+        bound = np.zeros_like(h) if self.predictors is None else self.predictors
+        statistic = h @ (release.position - self.means) - release.gradient
+        roots = np.linalg.cholesky(covariances)
+        white = np.linalg.solve(roots, np.column_stack([h, statistic]))
+        a, w = white[..., :-1], white[..., -1:]
+        information = a.swapaxes(-1, -2) @ a + bound.T @ bound
+        towards = a.swapaxes(-1, -2) @ w
+        scales = np.stack([self.with_factors(one).scales for one in self._candidates])
+        logs = []
+        for each in scales.reshape(-1, len(self._common), self.size, 1):
+            inside = np.eye(self.size) + each * information * each.swapaxes(-1, -2)
+            z = np.linalg.solve(inside, each * towards)
+            misfit = sum(np.sum(part**2, axis=(1, 2)) for part in (w - a @ (each * z), bound @ (each * z), z))
+            logs.append(-0.5 * (misfit + np.linalg.slogdet(inside)[1] + np.linalg.slogdet(covariances)[1]))
+        log_factors = np.log([(one.common, *one.groups) for one in self._candidates])
+        return np.concatenate(logs) - 0.5 * np.sum((log_factors / _LOG_SCALE_STD) ** 2, axis=1)
+
+    def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
+        """Return the prior with the factor that a release favours, for the next position."""
+        if not self.free.any() or self.size > _MANY_COEFFICIENTS:
+            return self
+        covariance = normal_law.total_covariance(release, local, now)
+        logs = self._log_densities(release, local, covariance[None])
+        return self.with_factors(self._candidates[int(np.argmax(logs))])
 
     def concluded(
         self,
@@ -336,17 +316,16 @@ class Prior:
             num_records: N.
         """
         release, local = law(at)
-        if local.curvatures is not None:
-            for _ in range(_ROUNDS // _INNER_ROUNDS):
-                found = self._over_curvatures(release, local, num_records)
-                release, local = law(found.posterior)
-            return self._over_curvatures(release, local, num_records)
-        if self.free.any():
-            found = self._mixed(release, local, None, num_records)
-            for _ in range(1 if self.size > _MANY_COEFFICIENTS else _ROUNDS // _INNER_ROUNDS):
-                at = found.posterior
-                found = self._mixed(*law(at), at.mean, num_records)
-            return found
+        if local.curvatures is None and not self.free.any():
+            return self._without_factors(law, at, num_records)
+        found = self._mixed(release, local, release.position, num_records)
+        for _ in range(1 if self.size > _MANY_COEFFICIENTS else _ROUNDS // _INNER_ROUNDS):
+            at = found.posterior
+            found = self._mixed(*law(at), at.mean, num_records)
+        return found
+
+    def _without_factors(self, law: normal_law.Releases, at: Gaussian, num_records: int) -> Concluded:
+        """Return the one normal posterior of a prior whose scales have no factor."""
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
             release, local = law(self.moved(now))
@@ -365,79 +344,59 @@ class Prior:
         evidence = self._evidence(release, local, covariance, num_records)
         return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
 
-    def _over_curvatures(self, release: GradientRelease, local: Local, num_records: int) -> Concluded:
-        """Return the mixture over curvatures that H may be, and over factors under each of them.
+    def _mixed(self, release: GradientRelease, local: Local, mean: np.ndarray, num_records: int) -> Concluded:
+        """Return the mixture over the curvatures that H may be, and over factors under each of them.
 
         The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does
         not depend on θ*, and gradients led there.
-        """
-        assert local.curvatures is not None
-        covariance = local.score + release.noise
-        weights: list[float] = []
-        parts: list[Gaussian] = []
-        total: dict[Factors, float] = {}
-        for h in local.curvatures:
-            one = local._replace(curvature=h)
-            candidates = self._weighed(release, one, covariance, self._common)
-            own = _relative(candidates)
-            own /= own.sum()
-            for k in np.flatnonzero(own > _LEAST_WEIGHT):
-                factors = candidates[k][0]
-                prior = self.with_factors(factors)
-                parts.append(prior._evidence(release, one, covariance, num_records).gaussian(prior.scales))
-                weights.append(float(own[k]))
-                total[factors] = total.get(factors, 0.0) + own[k]
-        likeliest = self.with_factors(max(total, key=total.__getitem__))
-        added = normal_law.error_of_curvatures(self.about_zero(release), local, local.curvatures, likeliest.precision)
-        evidence = likeliest._evidence(release, local, covariance + added, num_records)
-        shares = np.array(weights) / np.sum(weights)
-        return Concluded(
-            Mixture(shares, tuple(parts)),
-            dataclasses.replace(evidence, chosen=bool(self.free.any())),
-        )
-
-    def _mixed(
-        self,
-        release: GradientRelease,
-        local: Local,
-        mean: np.ndarray | None,
-        num_records: int,
-    ) -> Concluded:
-        """Return the mixture over factors, each with a 𝒞 of its own.
 
         Args:
             release: of the gradient.
             local: model of the gradient.
-            mean: that of the posterior, from which θ̄ is so far away; None: θ̄.
+            mean: that of the posterior, from which θ̄ is so far away.
             num_records: N.
         """
-        position = release.position
-        away = Gaussian(position if mean is None else mean, np.zeros_like(local.score))
-        h = local.curvature
-        weighed = []
+        if local.curvatures is None:
+            curvatures = local.curvature[None]
+            covariances = self._own_covariances(release, local, mean)
+        else:
+            curvatures = local.curvatures
+            covariances = (local.score + release.noise)[None]
+        models = [local._replace(curvature=h) for h in curvatures]
+        logs = np.stack([self._log_densities(release, one, covariances) for one in models])
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        if len(models) > 1:
+            weights /= weights.sum(axis=1, keepdims=True)
+        weights[weights <= _LEAST_WEIGHT] = 0.0
+
+        kept = np.nonzero(weights)
+        parts = []
+        for number, k in zip(*kept, strict=True):
+            prior = self.with_factors(self._candidates[k])
+            covariance = covariances[k % len(covariances)]
+            parts.append(prior._evidence(release, models[number], covariance, num_records).gaussian(prior.scales))
+        k = int(np.argmax(weights.sum(axis=0)))
+        likeliest = self.with_factors(self._candidates[k])
+        covariance = covariances[k % len(covariances)]
+        if local.curvatures is not None:
+            centred = self.about_zero(release)
+            covariance = covariance + normal_law.error_of_curvatures(centred, local, curvatures, likeliest.precision)
+        evidence = likeliest._evidence(release, local, covariance, num_records)
+        chosen = dataclasses.replace(evidence, chosen=bool(self.free.any()))
+        return Concluded(Mixture(weights[kept] / weights.sum(), tuple(parts)), chosen)
+
+    def _own_covariances(self, release: GradientRelease, local: Local, mean: np.ndarray) -> np.ndarray:
+        """Return the 𝒞 that is right under each common factor, (k, d, d), where the posterior has this mean."""
+        away = Gaussian(mean, np.zeros_like(local.score))
+        found = []
         for common in self._common:
-            prior = self.with_factors(common._replace(groups=(1.0,) * self._groups))
+            prior = self.with_factors(common)
             for _ in range(1 if self.size > _MANY_COEFFICIENTS else _INNER_ROUNDS):
                 covariance = normal_law.total_covariance(release, local, away)
-                left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
-                away = away._replace(covariance=(left + left.T) / 2)
-            covariance = normal_law.total_covariance(release, local, away)
-            weighed.append([(one, covariance) for one in self._weighed(release, local, covariance, [common])])
-        candidates = [one for of_groups in zip(*weighed, strict=True) for one in of_groups]
-        weights = _relative([one for one, _ in candidates])
-        kept = np.flatnonzero(weights > _LEAST_WEIGHT)
-        weights = weights[kept] / weights[kept].sum()
-        found = []
-        for k in kept:
-            (factors, _), covariance = candidates[k]
-            found.append(self.with_factors(factors)._evidence(release, local, covariance, num_records))
-        likeliest = dataclasses.replace(found[int(np.argmax(weights))], chosen=True)
-        return Concluded(Mixture(weights, tuple(one.gaussian(one.scales) for one in found)), likeliest)
-
-    @property
-    def _groups(self) -> int:
-        """Number of group effects."""
-        return int(np.max(self.family, initial=0))
+                _, spread = normal_law.conjugate_update(local.curvature, covariance, prior.precision)
+                away = away._replace(covariance=spread)
+            found.append(normal_law.total_covariance(release, local, away))
+        return np.stack(found)
 
     def _evidence(
         self,
@@ -467,7 +426,20 @@ class Prior:
         return found._replace(mean=found.mean + self.means)
 
 
-def _relative(weighed: Sequence[tuple[Factors, float]]) -> np.ndarray:
-    """Return the densities of candidates over the largest one."""
-    logs = np.array([log for _, log in weighed])
-    return np.exp(logs - logs.max())
+def _largest_predictor(target: GeneralisedLinear) -> float:
+    """Return B, beyond which predictors of rows hardly lie."""
+    bound = target.label_bound if isinstance(target, LinearRegression) else None
+    return bound or _LARGEST_PREDICTOR
+
+
+def _own_priors(options: Options, size: int) -> list[tuple[int, Normal]]:
+    """Return the columns of ``coefficients`` that have a prior of their own, and these priors."""
+    given = options.coefficients
+    if given is None:
+        return []
+    if len(given) != size:
+        raise InputError(
+            f"coefficients: {len(given)} priors, and rows have {size} columns; give one, or None, for each",
+            "coefficients",
+        )
+    return [(column, own) for column, own in enumerate(given) if own is not None]

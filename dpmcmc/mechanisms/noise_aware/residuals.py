@@ -1,14 +1,21 @@
-"""The scale of a linear regression's residuals, learnt from released weights on a grid of sizes; see ``scale.py``."""
+"""The scale of a linear regression's residuals, learnt from released weights on a grid of sizes; see ``scale.py``.
+
+The noisy weights say where the last tenth of sizes begins (:meth:`Residuals._tail_start`). Then they say how likely
+each of many generalised Pareto laws of that tenth is (:meth:`Residuals._tail`). Both make the law of all sizes
+(:class:`SizeLaw`). For each bound that Huber's score may have, this law gives the moments of what the score leaves in
+and of what it leaves out (:func:`_learnt`).
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import boxcox, ndtr, ndtri, softmax, stdtrit
 
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
@@ -36,7 +43,7 @@ _TAIL_SHARE = 2 * float(ndtr(-BOUNDS_IN_STD[0]))
 _TAIL_SCALES, _MEDIAN_TAIL_SCALE, _TAIL_SCALE_LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
 #: Shapes that it may have, all as likely.
 _TAIL_SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
-#: Points that stand for a law.
+#: Points of equal weight that stand for a law.
 _POINTS = 100
 #: How many of a law's points are of rows with far larger errors, and the chance of each number.
 _OUTLIERS, _OUTLIER_CHANCES = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1)
@@ -55,37 +62,48 @@ _HIDDEN_TAIL_NOISE = 0.2
 _STUDENT_DEGREES = (3.0, 6.0, np.inf)
 
 
-class Tail(NamedTuple):
-    """Laws that the last tenth of residuals' sizes may have, with their probabilities.
+class TailStart(NamedTuple):
+    """Start of the last tenth of residuals' sizes.
 
     Attributes:
-        sizes: points of each law, with equal shares, (laws, points).
-        weights: posterior probabilities, (laws,).
+        size: from which on weights on the knots are taken for the tail's.
+        quantile: size that nine tenths are within.
+        log_variance: variance of the quantile's logarithm.
     """
 
-    sizes: np.ndarray
+    size: float
+    quantile: float
+    log_variance: float
+
+
+class SizeLaw(NamedTuple):
+    """Law of residuals' sizes: noisy weights on knots, and beyond them one of the laws that the tail may have.
+
+    Attributes:
+        knots: sizes, (knots,).
+        inner: share of residuals at each knot; 0 in the tail, (knots,).
+        tails: points of each law of the tail, with equal shares, (laws, points).
+        weights: posterior probabilities of these laws, (laws,).
+    """
+
+    knots: np.ndarray
+    inner: np.ndarray
+    tails: np.ndarray
     weights: np.ndarray
 
+    def means(self, of: Callable[[np.ndarray], np.ndarray]) -> tuple[float, np.ndarray]:
+        """Return the parts of E[of(|r|)] up to the tail and beyond, under each law of the tail, (laws,).
 
-@functools.cache
-def _excesses() -> tuple[np.ndarray, np.ndarray]:
-    """Return what sizes exceed the start of the tail by, in standard deviations, and log priors, of each law."""
+        Args:
+            of: sizes (1, n) -> values (k, n), which are averaged over k.
+        """
+        inner = float(self.inner @ np.mean(of(self.knots[None]), axis=0))
+        return inner, _TAIL_SHARE * np.mean(of(self.tails[:, None]), axis=(1, 2))
 
-    def exponential(count: int) -> np.ndarray:
-        return -np.log1p(-(np.arange(count) + 0.5) / max(count, 1))
-
-    laws = []
-    for few in _OUTLIERS:
-        log = exponential(_POINTS - few)
-        shapes = _TAIL_SHAPES[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            most = np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
-        most = _TAIL_SCALES[:, None, None] * most
-        far = np.broadcast_to(_MEAN_OUTLIER * exponential(few), (*most.shape[:2], few))
-        laws.append(np.concatenate([most, far], axis=2).reshape(-1, _POINTS))
-    usual = -0.5 * (np.log(_TAIL_SCALES / _MEDIAN_TAIL_SCALE) / _TAIL_SCALE_LOG_STD) ** 2
-    prior = np.add.outer(np.log(_OUTLIER_CHANCES), np.repeat(usual, len(_TAIL_SHAPES)))
-    return np.concatenate(laws), prior.ravel()
+    def root_mean_square(self, of: Callable[[np.ndarray], np.ndarray]) -> float:
+        """Return the root mean square over laws of the tail of E[of(|r|)], of what is not negative."""
+        inner, tail = self.means(of)
+        return math.sqrt(float(self.weights @ (max(0.0, inner) + tail) ** 2))
 
 
 @dataclass(frozen=True)
@@ -143,50 +161,42 @@ class Residuals:
         count: int,
         limits: np.ndarray,
     ) -> tuple[LearntScore, ...]:
-        """Return Huber's scores, and the mean and size of what each leaves out; see ``scale.py``.
-
-        The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
-        intercept if errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
-        """
-        knots = self.knots
+        """Return Huber's scores, and the mean and size of what each leaves out; see ``scale.py``."""
         signed = released.reshape(2, -1)
         sizes = signed.sum(axis=0)
-        nearest, usual, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
-        std = nearest / BOUNDS_IN_STD[0]
-        tail = self._tail(sizes, noise_std, nearest, count)
-        inner = np.where(knots <= nearest, sizes, 0.0) / count
+        start = self._tail_start(sizes, math.sqrt(2) * noise_std, count)
+        inner = np.where(self.knots <= start.size, sizes, 0.0) / count
+        law = SizeLaw(self.knots, inner, *self._tail(sizes, noise_std, start.size, count))
+        std = start.size / BOUNDS_IN_STD[0]
+        residuals = (start.quantile / BOUNDS_IN_STD[0], start.log_variance)
         found = []
         for bound_in_std in BOUNDS_IN_STD:
-            bound = std * bound_in_std
-            cuts = bound * limits[:, None]
-            left = np.maximum(knots - cuts, 0.0).mean(axis=0)
-            for far in _FARTHEST_IN_STD:
-                seen = std * max(far, 1.5 * bound_in_std)
-                shown = np.where(knots <= seen, left, 0.0)
-                noise = 2 * noise_std**2 * float(shown @ shown)
-                if noise <= (_MOST_NOISE * std) ** 2 * count:
-                    break
-            sampled = float(np.maximum(sizes, 0.0) @ shown**2)
-            mean = float((signed[0] - signed[1]) @ shown) / count
-            clipped = np.minimum(tail.sizes, cuts[:, :, None])
-            variance = float(inner @ np.mean(np.minimum(knots, cuts) ** 2, axis=0))
-            variance += _TAIL_SHARE * float(tail.weights @ np.mean(clipped**2, axis=(0, 2)))
-            lost = max(0.0, float(inner @ left))
-            lost = lost + _TAIL_SHARE * np.mean(tail.sizes - clipped, axis=(0, 2))
-            outer = max(0.0, float(inner @ np.mean(knots * (knots > cuts), axis=0)))
-            outer = outer + _TAIL_SHARE * np.mean(tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2))
-            # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-            wide = float(tail.weights @ lost**2)
-            found.append(
-                LearntScore(
-                    Huber.of(std, bound_in_std),
-                    *_skew(mean, (noise + sampled) / count**2, wide),
-                    variance=min(max(variance, (_LEAST_SCORE_STD * std) ** 2), bound**2),
-                    mean_beyond=math.sqrt(float(tail.weights @ outer**2)),
-                    residuals=(usual / BOUNDS_IN_STD[0], varies),
-                )
-            )
+            score = Huber.of(std, bound_in_std)
+            cuts = score.bound * limits[:, None]
+            seen, noise = self._seen(score, cuts, noise_std, count)
+            mean = float((signed[0] - signed[1]) @ seen) / count
+            sampled = float(np.maximum(sizes, 0.0) @ seen**2)
+            found.append(_learnt(score, cuts, law, mean, (noise + sampled) / count**2, residuals))
         return tuple(found)
+
+    def _seen(self, score: Huber, cuts: np.ndarray, noise_std: float, count: int) -> tuple[np.ndarray, float]:
+        """Return the mean of what a score leaves out at each knot, (knots,), and the variance of its noisy sum.
+
+        Knots so far out that the noise there would hide the mean count as 0.
+
+        Args:
+            score: Huber's.
+            cuts: its bound in long rows, (k, 1).
+            noise_std: of a knot's signed weight.
+            count: of residuals.
+        """
+        left_out = np.maximum(self.knots - cuts, 0.0).mean(axis=0)
+        for far in _FARTHEST_IN_STD:
+            seen = np.where(self.knots <= max(far * score.std, 1.5 * score.bound), left_out, 0.0)
+            noise = 2 * noise_std**2 * float(seen @ seen)
+            if noise <= (_MOST_NOISE * score.std) ** 2 * count:
+                break
+        return seen, noise
 
     def label_std(self, median: float, varies: float, off: np.ndarray) -> float:
         """Return the standard deviation that labels are predicted with: the root of what their variance is on average.
@@ -199,16 +209,15 @@ class Residuals:
             varies: variance of its logarithm.
             off: mean squares over rows of how far the position's predictors are off, by draws of the posterior, (k,).
         """
-        points = ndtri((np.arange(_POINTS) + 0.5) / _POINTS)
-        whole = median**2 * np.exp(2 * math.sqrt(varies) * points)
+        whole = median**2 * np.exp(2 * math.sqrt(varies) * ndtri(_chances(_POINTS)))
         left = np.subtract.outer(whole, off)
         likely = (left > 0) & (left <= self.label_bound**2)
         if not likely.any():
             return min(median * math.exp(varies), self.label_bound)
         return math.sqrt(float(np.mean(left[likely])))
 
-    def _nearest(self, sizes: np.ndarray, noise_std: float, count: int) -> tuple[float, float, float]:
-        """Return where the tail starts, the size that nine tenths are within, and the variance of its logarithm.
+    def _tail_start(self, sizes: np.ndarray, noise_std: float, count: int) -> TailStart:
+        """Return where the tail starts.
 
         The start is the quantile of the noisy weights. Where noise hides the last tenth, Student's laws and a prior say
         more. A mean of both would be no surer, since they are of the same numbers. A knot's weight is of sizes on both
@@ -230,41 +239,105 @@ class Residuals:
         at = min(int(np.searchsorted(mass, middle)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
         if hidden > _HIDDEN_TAIL_NOISE * _TAIL_SHARE * count:
-            usual, varies = self._likely(sizes, noise_std, count)
-            return math.exp(usual), math.exp(usual), varies
+            return self._student_start(sizes, noise_std, count)
         places = np.interp([middle - hidden, middle, middle + hidden], mass, knots)
         low, quantile, high = np.log(np.maximum(places, knots[1]))
         least = hidden / (count * _LOG_SIZE_DENSITY)
-        found = math.exp(quantile)
-        varies = max(float(high - low) / 2, least, 1e-6) ** 2
-        return found, found * (1 + _KNOT_RATIO) / 2, varies
+        log_std = max(float(high - low) / 2, least, 1e-6)
+        start = math.exp(quantile)
+        return TailStart(start, start * (1 + _KNOT_RATIO) / 2, log_std**2)
 
-    def _likely(self, sizes: np.ndarray, noise_std: float, count: int) -> tuple[float, float]:
-        """Return mean and variance of the logarithm of that size under Student's laws, given noisy weights."""
+    def _student_start(self, sizes: np.ndarray, noise_std: float, count: int) -> TailStart:
+        """Return where the tail of Student's laws starts, given noisy weights; see :meth:`_tail_start`."""
         candidates, shares = _students(self)
         expected = count * shares
         variance = noise_std**2 + 1.0 + expected + (_KNOT_SHARE_STD * expected) ** 2
-        logs = -0.5 * np.sum(np.log(variance) + (sizes - expected) ** 2 / variance, axis=2)
         middle = math.log(_MEDIAN_STD * self.label_bound * BOUNDS_IN_STD[0])
-        logs = logs - 0.5 * ((candidates - middle) / _STD_LOG_STD) ** 2
-        weights = np.exp(logs - logs.max()).sum(axis=0)
-        weights /= weights.sum()
+        log_prior = -0.5 * ((candidates - middle) / _STD_LOG_STD) ** 2
+        weights = softmax(log_prior + _log_likelihood(sizes, expected, variance)).sum(axis=0)
         mean = float(weights @ candidates)
         step = candidates[1] - candidates[0]
-        return mean, max(float(weights @ (candidates - mean) ** 2), step**2)
+        quantile = math.exp(mean)
+        return TailStart(quantile, quantile, max(float(weights @ (candidates - mean) ** 2), step**2))
 
-    def _tail(self, sizes: np.ndarray, noise_std: float, start: float, count: int) -> Tail:
-        """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
-        excesses, logs = _excesses()
-        points = start * (1 + excesses / BOUNDS_IN_STD[0])
-        points = np.minimum(points, self.knots[-1])
+    def _tail(self, sizes: np.ndarray, noise_std: float, start: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the laws of sizes beyond ``start``, (laws, points), and their probabilities given noisy weights."""
+        excesses, log_prior = _excesses()
+        points = np.minimum(start * (1 + excesses / BOUNDS_IN_STD[0]), self.knots[-1])
         expected = _TAIL_SHARE * count * self.shares(points)
         # A knot whose lower neighbour is in the tail has no weight of what is not.
         whole = np.append(False, self.knots[:-1] >= start)
-        variance = 2 * noise_std**2 + expected[:, whole]
-        logs = logs - 0.5 * np.sum(np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1)
-        weights = np.exp(logs - logs.max())
-        return Tail(points, weights / weights.sum())
+        expected = expected[:, whole]
+        return points, softmax(log_prior + _log_likelihood(sizes[whole], expected, 2 * noise_std**2 + expected))
+
+
+def _learnt(
+    score: Huber, cuts: np.ndarray, law: SizeLaw, mean: float, mean_variance: float, residuals: tuple[float, float]
+) -> LearntScore:
+    """Return a score with the moments of what it leaves in and out.
+
+    The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the intercept if
+    errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
+
+    Args:
+        score: Huber's.
+        cuts: its bound c in long rows, (k, 1).
+        law: of residuals' sizes.
+        mean: noisy mean of the left-out part.
+        mean_variance: of this mean's noise.
+        residuals: law of their standard deviation.
+    """
+    inner, tail = law.means(lambda size: np.minimum(size, cuts) ** 2)
+    variance = max(inner + float(law.weights @ tail), (_LEAST_SCORE_STD * score.std) ** 2)
+    wide = law.root_mean_square(lambda size: np.maximum(size - cuts, 0.0)) ** 2
+    # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
+    shift, shift_variance = _spike_and_slab(mean, mean_variance, wide)
+    return LearntScore(
+        score,
+        shift,
+        shift_variance,
+        variance=min(variance, score.bound**2),
+        mean_beyond=law.root_mean_square(lambda size: size * (size > cuts)),
+        residuals=residuals,
+    )
+
+
+def _spike_and_slab(mean: float, variance: float, wide: float) -> tuple[float, float]:
+    """Return posterior mean and variance of what was measured as ``mean``, under a prior that is zero or N(0, wide)."""
+    if not variance > 0:  # no knot lies beyond the bound
+        return mean, 0.0
+    kept = wide / (wide + variance)
+    bayes_factor = math.sqrt(1 - kept) * math.exp(min(kept * mean**2 / (2 * variance), 700.0))
+    odds = (1 / _CHANCE_OF_SYMMETRY - 1) * bayes_factor
+    skewed = odds / (1 + odds)
+    found = kept * mean
+    return skewed * found, skewed * kept * variance + skewed * (1 - skewed) * found**2
+
+
+def _log_likelihood(seen: np.ndarray, expected: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return log N(seen; expected, diag(variance)) up to a constant, (...,), of knots (..., knots)."""
+    return -0.5 * np.sum(np.log(variance) + (seen - expected) ** 2 / variance, axis=-1)
+
+
+def _chances(count: int) -> np.ndarray:
+    """Return the chances of quantiles that stand for a law, (count,)."""
+    return (np.arange(count) + 0.5) / max(count, 1)
+
+
+@functools.cache
+def _excesses() -> tuple[np.ndarray, np.ndarray]:
+    """Return what sizes exceed the start of the tail by, in standard deviations, and log priors, of each law."""
+    laws = []
+    for outliers in _OUTLIERS:
+        # Quantiles of a generalised Pareto law: ((1 − p)^−shape − 1)/shape times the scale.
+        usual = boxcox(1 / (1 - _chances(_POINTS - outliers)), _TAIL_SHAPES[:, None])
+        usual = _TAIL_SCALES[:, None, None] * usual
+        far = -_MEAN_OUTLIER * np.log1p(-_chances(outliers))
+        far = np.broadcast_to(far, (*usual.shape[:2], outliers))
+        laws.append(np.concatenate([usual, far], axis=2).reshape(-1, _POINTS))
+    of_scales = -0.5 * (np.log(_TAIL_SCALES / _MEDIAN_TAIL_SCALE) / _TAIL_SCALE_LOG_STD) ** 2
+    log_prior = np.add.outer(np.log(_OUTLIER_CHANCES), np.repeat(of_scales, len(_TAIL_SHAPES)))
+    return np.concatenate(laws), log_prior.ravel()
 
 
 @functools.cache
@@ -272,22 +345,10 @@ def _students(residuals: Residuals) -> tuple[np.ndarray, np.ndarray]:
     """Return logarithms of the size that nine tenths are within, (k,), and shares on knots, (laws, k, knots)."""
     knots = residuals.knots
     candidates = np.linspace(math.log(knots[1]), math.log(knots[-1]), _STD_CANDIDATES)
-    points = (np.arange(_POINTS) + 0.5) / _POINTS
+    chances = np.append((1 + _chances(_POINTS)) / 2, 1 - _TAIL_SHARE / 2)
     shares = []
     for degrees in _STUDENT_DEGREES:
-        chances = np.append((1 + points) / 2, 1 - _TAIL_SHARE / 2)
-        quantiles = stdtrit(degrees, chances) if degrees < np.inf else ndtri(chances)
+        quantiles = stdtrit(degrees, chances)
         unit = quantiles[:-1] / quantiles[-1]
         shares.append(residuals.shares(np.exp(candidates)[:, None] * unit))
     return candidates, np.stack(shares)
-
-
-def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
-    """Return mean and variance of what was measured, under a prior that is zero or N(0, wide)."""
-    if not variance > 0:  # no knot lies beyond the bound
-        return mean, 0.0
-    apart = wide / (wide + variance)
-    odds = (1 / _CHANCE_OF_SYMMETRY - 1) * math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
-    skewed = odds / (1 + odds)
-    found = apart * mean
-    return skewed * found, skewed * apart * variance + skewed * (1 - skewed) * found**2
