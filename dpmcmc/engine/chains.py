@@ -19,12 +19,13 @@ from jax.sharding import Mesh
 from dpmcmc import targets
 from dpmcmc.engine.agreement import Kept
 from dpmcmc.engine.chain_checks import check_on_disk, check_records, check_room, checked_starts
+from dpmcmc.engine.chain_end import EndOfChain
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.steps import BoundPlan, Steps
-from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, part_of, released
+from dpmcmc.engine.work import Given, Progress, Released, ReleaseWork, Session, part_of, released
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
@@ -48,6 +49,7 @@ class Chains:
         starts: of the chains, leaves (chains, ...), or None for the target's own.
         stage: the run.
         before: work on the stages that are carried out before it.
+        end: work on the releases where the chains end, or None.
     """
 
     records: PyTree
@@ -57,16 +59,21 @@ class Chains:
     #: A step reads the rows of its batch.
     takes_partitions = False
 
-    def __init__(self, plan: Plan, run: SamplerRun, before: Sequence[ReleaseWork] = ()) -> None:
+    def __init__(
+        self, plan: Plan, run: SamplerRun, before: Sequence[ReleaseWork] = (), end: EndOfChain | None = None
+    ) -> None:
         self._plan = plan
         self.stage = run
         self.before = before
+        self.end = end
         self._mesh: Mesh | None = None
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
+        if self.end is not None:
+            self.end.read(data, mesh)
         for stage in self.before:
             stage.read(data, None, None)
             data = stage.records
@@ -109,7 +116,12 @@ class Chains:
         report = None if progress is None else lambda done: progress(done, self._plan.steps)
         run = self.bound(session.streams, session.secret)
         begin = functools.partial(self.begin, session)
-        return run_chains(self.program(), run, self.records, report, session.kept, begin)
+        chain = run_chains(self.program(), run, self.records, report, session.kept, begin)
+        if self.end is None:
+            return chain
+        self.end.chain = chain
+        streams = self.end.streams(session.streams)
+        return dataclasses.replace(chain, evidence=released(len(self.before), self.end, streams, session, last=False))
 
     def compile_and_test(self) -> None:
         """Compile the program for a private run, and test it, so that :meth:`carry_out` finds it so.
@@ -136,7 +148,9 @@ class Chains:
             until = min(point.until, plan.steps)
             chains = 0 if point.complete else plan.chains
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.load_stage(at) is None]
+        works: list[Released] = [*self.before]
+        works += [] if self.end is None else [self.end]
+        lost = [work.stage.charge.again for at, work in enumerate(works) if kept.load_stage(at) is None]
         steps = charged_again(guarantee, again)
         return (
             *itertools.chain(*lost),

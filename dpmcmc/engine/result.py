@@ -223,7 +223,9 @@ class Result:
     @functools.cached_property
     @on_one_blas_thread
     def _given_path(self) -> PathPosterior:
-        return self.trace.posterior()
+        if self.evidence is None:
+            return self.trace.posterior()
+        return dataclasses.replace(self.evidence.posterior(), doubts=self.evidence.objections)
 
     @property
     def steps_per_second(self) -> float | None:
@@ -274,6 +276,8 @@ class Result:
             return found
         if self.means is None and self.plan.released_path is None:
             return found
+        if self.plan.end is not None and self.evidence is not None:
+            return found.with_path(self.plan.end.intervals).without_intervals(self.evidence.objections)
         try:
             given = self.noise_aware()
         except UnsupportedCombination as error:

@@ -21,7 +21,6 @@ from jax.sharding import Mesh
 from dpmcmc.engine.agreement import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.steps import BoundPlan
-from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
@@ -110,25 +109,14 @@ class Work(Protocol):
 Given = tuple[BoundPlan, PyTree]
 
 
-class MovingChains(Protocol):
-    """Parts of a plan's chains that a stage before them may put another in the place of (``chains.py``)."""
-
-    model: Target
-    target: Target
-    records: PyTree
-    starts: PyTree
-
-
-class ReleaseWork(Protocol):
-    """Work on a stage that releases something once, before a chain or alone.
+class Released(Protocol):
+    """Work on a stage that releases something once.
 
     Attributes:
         stage: what it is about.
-        records: as the chain takes them.
     """
 
-    stage: Stage
-    records: PyTree
+    stage: Any
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> Any:
         """Read the records, and return what is released.
@@ -144,14 +132,33 @@ class ReleaseWork(Protocol):
     def of(self, arrays: dict[str, np.ndarray]) -> Any:
         """Return what was released."""
 
+    def streams(self, streams: Streams) -> Streams:
+        """Return the keys of the stage, of those of the run."""
+
+
+class MovingChains(Protocol):
+    """Parts of a plan's chains that a stage before them may put another in the place of (``chains.py``)."""
+
+    model: Target
+    target: Target
+    records: PyTree
+    starts: PyTree
+
+
+class ReleaseWork(Released, Protocol):
+    """Work on a stage that releases something once, before a chain or alone.
+
+    Attributes:
+        records: as the chain takes them.
+    """
+
+    records: PyTree
+
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse records that the stage is not released from, and keep them; see :class:`Work`."""
 
     def stand_in(self, chains: MovingChains) -> None:
         """Put numbers in the place of what will be released, so that the chain's program can be compiled."""
-
-    def streams(self, streams: Streams) -> Streams:
-        """Return the keys of the stage, of those of the run."""
 
     def given(self, made: Any, run: BoundPlan, records: PyTree) -> Given:
         """Return the chain's run with what was released, and its records."""
@@ -162,7 +169,7 @@ def part_of(streams: Streams, stage: int) -> Streams:
     return Streams(*(jax.random.fold_in(key, stage) for key in streams))
 
 
-def released(stage: int, work: ReleaseWork, streams: Streams, session: Session, last: bool) -> Any:
+def released(stage: int, work: Released, streams: Streams, session: Session, last: bool) -> Any:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:

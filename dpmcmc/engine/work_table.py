@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpmcmc.engine.chain_end import EndOfChain
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.metric_release import MetricRelease
 from dpmcmc.engine.one_shot import MechanismWork
@@ -32,12 +33,15 @@ def work_of(plan: Plan) -> Work:
     """
     if not isinstance(plan, Plan):
         raise InputError(f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan")
-    *before, last = plan.stages
+    last = plan.main
+    *before, end = (*(stage for stage in plan.stages if stage is not last and stage is not plan.end), plan.end)
     if type(last) not in WORK:
         raise InputError("plan: was loaded from a folder, and cannot be run; make it again with dpmcmc.plan", "plan")
     if any(stage.has_chains for stage in before) or (before and not last.has_chains):
         raise UnsupportedCombination(f"plan: nobody carries out {plan.label} in this order.", "plan")
     # Starts that sample is given were released by another run.
     works: list[ReleaseWork] = [WORK[type(one)](plan, one) for one in before if not isinstance(one, GivenStarts)]
-    work: Work = WORK[type(last)](plan, last, works) if works else WORK[type(last)](plan, last)
+    if isinstance(last, SamplerRun):
+        return Chains(plan, last, works, None if end is None else EndOfChain(plan, end))
+    work: Work = WORK[type(last)](plan, last)
     return work

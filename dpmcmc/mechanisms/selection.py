@@ -203,7 +203,7 @@ class PrivateSelection(OneShot):
 
     def check(self, plan: Plan, records: PyTree) -> None:
         """Refuse what a candidate refuses, and a loss of the vote that fails."""
-        for one in plan.stages[-1].candidates:
+        for one in plan.main.candidates:
             if one.release is not None:
                 one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
         check_loss(self._loss(plan.target), plan.target, records)
@@ -221,7 +221,7 @@ class PrivateSelection(OneShot):
             records: pytree, leaves (N, ...).
             streams: secret keys.
         """
-        candidates = plan.stages[-1].candidates
+        candidates = plan.main.candidates
         order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
         part = candidates[0].num_records
         found = []

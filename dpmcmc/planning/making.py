@@ -11,6 +11,7 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.planning.chain_end import EndsChains
 from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
@@ -49,6 +50,7 @@ def plan(
     curvature: float | None = None,
     after: Guarantee | Plan | None = None,
     metric: PrivateMetric | None = None,
+    end: EndsChains | None = None,
     schema: Schema | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
@@ -71,6 +73,8 @@ def plan(
             guarantee, and the ε that ``privacy`` asks for, are those of both together.
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
+        end: ``NoiseAware(...)``, whose releases where the path ends are part of the same guarantee; the run's posterior
+            follows from the path and from them, as that of :func:`dpmcmc.fit` does. It takes a metric of rows.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
             its bounds from it, and :func:`dpmcmc.sample` a table.
 
@@ -91,6 +95,7 @@ def plan(
         )
     sampling = Full() if sampling is None else sampling
     target, metric = _add_facts(schema, target, metric, privacy)
+    end = end if schema is None else schema.with_public_facts(end, target)
     _check_whole("num_records", num_records, 1)
     sampling.validate(num_records)
     steps, burn_in = length(sampling, num_records, steps, passes, burn_in)
@@ -107,10 +112,17 @@ def plan(
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
     _check_epsilon(privacy, queries, metric is not None)
     before = starts
+    ends: tuple[Stage, ...] = ()
     if metric is not None:
         _check_metric(metric, starts, curvature)
-        before = (planned_metric(metric, target, bound, num_records, privacy),)
-        queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in before))
+        planned = planned_metric(metric, target, bound, num_records, privacy)
+        before = (planned,)
+        if end is not None:
+            assert privacy is not None
+            ends = (end.end_of_chain(target, planned, num_records, privacy),)
+        queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in (*before, *ends)))
+    elif end is not None:
+        raise UnsupportedCombination("end: the posterior follows from a run in a metric; give metric too.", "end")
     if sampler_offers(bound).unresolved:
         bound = _with_solved_step(bound, queries, privacy)
     check_fit(target, bound)
@@ -128,7 +140,7 @@ def plan(
         second=second,
         noise=noise,
     )
-    return with_verdict(Plan(target, num_records, (*before, run), schema))
+    return with_verdict(Plan(target, num_records, (*before, run, *ends), schema))
 
 
 def _add_facts(

@@ -71,7 +71,7 @@ class MechanismRelease(Stage):
             "settings": self.settings,
             "charged_draws": self.charged_draws,
         }
-        if self is plan.stages[-1]:
+        if self is plan.main:
             stated = {"mechanism": name, "draws": self.draws, "settings": self.settings}
             lines = [("mechanism", name)]
             return Description({"mechanism": made}, stated, facts, lines, [("settings", said)])

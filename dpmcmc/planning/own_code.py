@@ -40,9 +40,9 @@ _VALUES = sys.stdlib_module_names | {"flax", "jax", "jaxlib", "numpy"}
 
 def assumed(plan: WholePlan) -> tuple[str, ...]:
     """Return what the guarantee of a plan assumes of code that dpmcmc does not ship; empty where there is none."""
-    *before, last = plan.stages
     # A stage or a plan with a guarantee of its own has its assumptions there.
-    apart = [*(stage for stage in before if stage.guarantee is not None), *last.candidates]
+    apart = [stage for stage in plan.stages if stage is not plan.main and stage.guarantee is not None]
+    apart += plan.main.candidates
     found = list(_own(plan, {id(one): one for one in apart}))
     if not found:
         return ()

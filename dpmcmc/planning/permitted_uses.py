@@ -32,10 +32,12 @@ REFUSED = "Do not report intervals"
 #: Under what intervals hold that have the model's own covariance, and those that have a sandwich.
 IF_TRUE = "if the model and its prior are true"
 BEST_FIT = "for the best-fitting coefficients, whether or not the model is true"
-#: Reason for intervals of a posterior that follows from a released path.
-FROM_PATH = f"Yes, {IF_TRUE}: the posterior given the whole released path accounts for the noise of privacy."
 #: Relaxation times of directions left to the prior that the draws of all chains span, at least, for intervals.
 SPAN = 50.0
+
+
+#: Intervals of a posterior that follows from a released path.
+FROM_PATH = Use(True, f"Yes, {IF_TRUE}: the posterior given the whole released path accounts for the noise of privacy.")
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class Verdict:
             "from_path": self.from_path,
         }
 
-    def with_path(self) -> Verdict:
+    def with_path(self, intervals: Use = FROM_PATH) -> Verdict:
         """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
-        return replace(self, intervals=replace(self.intervals, usable=True, why=FROM_PATH), from_path=True)
+        return replace(self, intervals=intervals, from_path=True)
 
     def without_path(self, why: str) -> Verdict:
         """Return the verdict on a run whose path gives no posterior.

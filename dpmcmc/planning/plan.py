@@ -23,6 +23,7 @@ from dpmcmc.data.partitions import find_partitions
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, refuse_no_schema
 from dpmcmc.errors import DataError, InputError, printable
+from dpmcmc.planning.chain_end import ChainEnd
 from dpmcmc.planning.description import Description, guaranteed, html_table, labelled
 from dpmcmc.planning.mechanism_release import MechanismRelease
 from dpmcmc.planning.noise import Noise
@@ -90,13 +91,20 @@ class Plan:
     verdict: Verdict = field(default=UNJUDGED, repr=False)
 
     def __post_init__(self) -> None:
-        *before, last = self.stages
-        object.__setattr__(self, "stages", (*before, last.assuming(*assumed(self))))
+        assuming = self.main.assuming(*assumed(self))
+        object.__setattr__(self, "stages", self._with_main(assuming))
 
     def with_last(self, **facts: Any) -> Plan:
         """Return the plan with other facts of its last stage, by the names of the stage's attributes."""
-        *before, last = self.stages
-        return replace(self, stages=(*before, last.replaced(**facts)))
+        return replace(self, stages=self._with_main(self.main.replaced(**facts)))
+
+    @property
+    def main(self) -> Stage:
+        """The stage with the plan's guarantee: the last one, but for what may follow a chain."""
+        return next(stage for stage in reversed(self.stages) if not isinstance(stage, ChainEnd))
+
+    def _with_main(self, main: Stage) -> tuple[Stage, ...]:
+        return tuple(main if stage is self.main else stage for stage in self.stages)
 
     def alone(self, stage: Stage) -> Plan:
         """Return the plan of one stage, on the same target and records."""
@@ -107,17 +115,17 @@ class Plan:
     @property
     def guarantee(self) -> Guarantee | None:
         """Guarantee of everything that leaves, or None without privacy."""
-        return self.stages[-1].guarantee
+        return self.main.guarantee
 
     @property
     def draws(self) -> int:
         """Draws that leave, of all chains."""
-        return self.stages[-1].draws
+        return self.main.draws
 
     @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
-        return self.stages[-1].has_chains
+        return self.main.has_chains
 
     @property
     def label(self) -> str:
@@ -265,8 +273,7 @@ class Plan:
     @property
     def release(self) -> MechanismRelease | None:
         """The mechanism's release that the plan ends with, or None."""
-        last = self.stages[-1]
-        return last if isinstance(last, MechanismRelease) else None
+        return self.main if isinstance(self.main, MechanismRelease) else None
 
     @property
     def saved(self) -> SavedRun | None:
@@ -277,6 +284,11 @@ class Plan:
     def metric(self) -> PlannedMetric | None:
         """Metric that the run releases first, or None; noise, steps and time are then in its units."""
         return self.stage(PlannedMetric)
+
+    @property
+    def end(self) -> ChainEnd | None:
+        """Releases where the chain ends, or None."""
+        return self.stage(ChainEnd)
 
     @property
     def start(self) -> MechanismRelease | None:
@@ -415,7 +427,8 @@ class Plan:
         """Time μ²/(2C² chains) that the budget buys EACH chain at temperature 1 from full batches.
 
         (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
-        is at most μ², the Gaussian budget of (ε, δ), less what a metric takes of it. None without privacy.
+        is at most μ², the Gaussian budget of (ε, δ), less what a metric and the end of the chain
+        take of it. None without privacy.
         """
         promise = self.privacy
         guarantee = self.guarantee
@@ -425,12 +438,13 @@ class Plan:
         if not math.isfinite(epsilon):
             return math.inf
         left = 1.0 if self.metric is None else 1 - self.metric.asked.share
+        left -= 0.0 if self.end is None else self.end.share
         mu = gaussian_mu(epsilon, promise.delta)
         return 2 * left * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2 / self.chains
 
     @property
     def schedule(self) -> Schedule:
-        """Noisy queries of a private run's chain, and the charges of the stages before it.
+        """Noisy queries of a private run's chain, and the charges of the stages around it.
 
         Raises:
             InputError: the run has no privacy.
@@ -444,7 +458,7 @@ class Plan:
             self.chains,
             multiples(self.sampler_run.second),
             self.noise.coordinates,
-            tuple(stage.charge for stage in self.stages[:-1]),
+            tuple(stage.charge for stage in self.stages if stage is not self.main),
             every_of(self.sampler_run.second),
         )
 

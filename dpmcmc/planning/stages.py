@@ -4,10 +4,11 @@
     mechanism_release   one reading of the records by a mechanism: an estimate, or a few draws
     sampler_run         chains of noisy gradient steps
     given_starts        starts that another release has paid for (:class:`GivenStarts`)
+    chain_end           releases where a chain's path ends, and the posterior that follows from both
 
-A stage says what it costs, and its part of every description of the plan. The guarantee of the last stage is that of
-the plan: it is computed from the events of all of them. The engine carries stages out in their order, and commits each
-(``engine/work_table.py`` says who does it).
+A stage says what it costs, and its part of every description of the plan. The plan's guarantee is that of its main
+stage, the last one with a guarantee of its own. It is computed from the events of all of them. The engine carries
+stages out in their order, and commits each (``engine/work_table.py`` says who does it).
 """
 
 from __future__ import annotations

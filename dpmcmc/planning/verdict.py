@@ -59,6 +59,8 @@ def of_plan(plan: Plan) -> Verdict:
         return _of_release(plan, plan.release)
     known = curvatures(plan)
     verdict = _of_run(plan, _intervals(obstacles(plan, known)), known)
+    if plan.end is not None:
+        return verdict.with_path(plan.end.intervals)
     if INTERVALS in verdict.usable_for:
         return verdict
     try:

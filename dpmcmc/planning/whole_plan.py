@@ -25,6 +25,10 @@ class WholePlan(Protocol):
         """Parts of the run, in their order."""
 
     @property
+    def main(self) -> Any:
+        """The stage with the plan's guarantee."""
+
+    @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
 

@@ -298,17 +298,7 @@ class RegressionPlan:
         whitened: list[Release] = []
         ends: list[Release] = []
         if self.has_curvature:
-            # Rows within 1, m of an owner; an owner's summed score is within 1.
-            shares = self._shares
-            whitened_rows = rows._replace(row_bound=1.0)
-            curved_rows = whitened_rows._replace(size=size)
-            scores = curved_rows._replace(together=1)
-            whitened = [moment(WHITENED, whitened_rows, adjacency, shares.whitened)]
-            ends = [
-                moment(CURVATURE, curved_rows, adjacency, shares.curvature),
-                moment(SPREAD[0], scores, adjacency, shares.spread),
-                trace(SPREAD[1], scores, adjacency, shares.spread_trace),
-            ]
+            whitened, ends = self.of_curvature(rows, adjacency)
         others = sum(sum(one.share for one in releases) for releases in (few, scale, [*whitened, *ends]))
         parts = self.gradient_parts
         mu = spec.mu * (1 - 1e-9)
@@ -320,6 +310,20 @@ class RegressionPlan:
             (*scale, *ends),
             mu * math.sqrt(1 - gram_share - others),
         )
+
+    def of_curvature(self, rows: RowFacts, adjacency: Adjacency) -> tuple[list[Release], list[Release]]:
+        """Return the second release of rows, and those where gradients end."""
+        # Rows within 1, m of an owner; an owner's summed score is within 1.
+        shares = self._shares
+        whitened = rows._replace(row_bound=1.0)
+        curved = whitened._replace(size=self.prior.size)
+        scores = curved._replace(together=1)
+        ends = [
+            moment(CURVATURE, curved, adjacency, shares.curvature),
+            moment(SPREAD[0], scores, adjacency, shares.spread),
+            trace(SPREAD[1], scores, adjacency, shares.spread_trace),
+        ]
+        return [moment(WHITENED, whitened, adjacency, shares.whitened)], ends
 
     def _few(self, spec: PrivacySpec, design: Design, rows: RowFacts) -> list[Release]:
         """Return releases of one number of rows, or of a few."""

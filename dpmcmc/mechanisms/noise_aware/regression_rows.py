@@ -112,7 +112,7 @@ def release_rows(plan: RegressionPlan, num_records: int, records: Records, rows:
     metric = BoundedGradient.of(moment.gram, design, plan.score)
     both = None
     if plan.has_curvature:
-        both = _release_whitened(plan, records, noise, metric, noisy, moment, mean_row_of)
+        both = release_whitened(plan, records, noise, metric, noisy, moment, mean_row_of)
         moment = both.rows
         metric = BoundedGradient.of(moment.gram, design, plan.score, both.square)
     return ReleasedRows(
@@ -125,7 +125,7 @@ def release_rows(plan: RegressionPlan, num_records: int, records: Records, rows:
         mean_row_of,
         dataclasses.replace(metric, norm=metric.norm * owners.typical),
         metric.norm,
-        _prior(plan, metric, moment.gram / design.num_records),
+        prior_of_rows(plan, metric, moment.gram / design.num_records),
         both,
     )
 
@@ -157,7 +157,7 @@ def _released_offset(plan: RegressionPlan, design: Design, totals: Totals, noise
     return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
 
 
-def _release_whitened(
+def release_whitened(
     plan: RegressionPlan,
     records: Records,
     noise: Noise,
@@ -182,7 +182,7 @@ def _release_whitened(
     return joined(first.inverse, moment.gram, released, longest**2 * std, own, count, lengthened)
 
 
-def _prior(plan: RegressionPlan, metric: BoundedGradient, mean: np.ndarray) -> Prior:
+def prior_of_rows(plan: RegressionPlan, metric: BoundedGradient, mean: np.ndarray) -> Prior:
     """Return the prior that knows the rows' second moment, (d, d), of a mean row."""
     prior = plan.prior.with_rows(mean, metric.design.row_bound)
     structure = plan.options.structure

@@ -43,7 +43,7 @@ _OTHER_KEYS = 20
 #: Quantiles of rows whose own bounds stand for all.
 _ROW_QUANTILES = (np.arange(20) + 0.5) / 20
 #: Times that the posterior given a sampler's path is taken where the one before it was: its law depends on the place.
-_ROUNDS = 4
+ROUNDS = 4
 #: Steps with one setting while a path approaches the mode, where curvature may be far from that at its start.
 _STEPS_OF_ONE_SETTING = 4
 #: Curvatures that stand for all that a release leaves possible.
@@ -327,7 +327,7 @@ def _sampled(state: State, z: np.ndarray, key: jax.Array) -> tuple[State, Path, 
                 sampler = units.sampler(asked_for, clip * float(z[steps.start]), settled)
                 chain = Chain.begin(units, sampler, position, here, steps.start)
             chain, path = walk(chain, path, steps, z, state.gradient, clip, radius, here)
-            for _ in range(_ROUNDS):
+            for _ in range(ROUNDS):
                 now = state.posterior(path, now)
         if lesson is not None:
             state = state.learn(within(now.mean[None], radius)[0], lesson)
