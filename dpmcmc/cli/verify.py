@@ -104,8 +104,13 @@ def _needed_deviations(
         yield "batch_overflow", minibatches * scheme.truncation(records, int(_number(sampling["slots"])))
     if body["hardened"]:
         numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
-        numbers += _number((body.get("metric") or {}).get("numbers", 0))
+        numbers += _around_chain(body, "numbers")
         yield "approximate_draw", noise_tables.deviation(noise_tables.LEVELS[-1]) * numbers
+
+
+def _around_chain(body: dict[str, Any], fact: str) -> float:
+    """Return a fact of the releases before a chain and after it, summed."""
+    return sum(_number((body.get(stage) or {}).get(fact, 0)) for stage in ("metric", "end"))
 
 
 def _shortfalls(body: dict[str, Any], guarantee: Guarantee) -> Iterator[str]:
@@ -124,7 +129,7 @@ def _shortfalls(body: dict[str, Any], guarantee: Guarantee) -> Iterator[str]:
     # Steps that ask for more than a gradient; the steps between have one minibatch.
     asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
     minibatches = steps * chains + asking * (len(multiples) - 1)
-    wanted = minibatches + _number((body.get("metric") or {}).get("releases", 0))
+    wanted = minibatches + _around_chain(body, "releases")
     stated = body.get("noise_multiplier") or {}
     noise = _number(stated.get("min", math.inf)) * min(multiples)
     rate = _number((body.get("sampling") or {}).get("rate", 0.0))
@@ -138,7 +143,7 @@ def _shortfalls(body: dict[str, Any], guarantee: Guarantee) -> Iterator[str]:
         if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
     if asked < wanted:
-        yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {wanted}"
+        yield f"charges {asked} queries where steps x chains x minibatches, and releases around the chain, are {wanted}"
     charged_rate = min((e.rate for e in queries), default=1.0)
     if charged_rate < rate * (1 - 1e-9):
         yield f"charges for rate {charged_rate:.6g} where the run sampled at {rate:.6g}"

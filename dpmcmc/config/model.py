@@ -33,7 +33,7 @@ from dpmcmc.errors import (
     InputError,
     meant,
 )
-from dpmcmc.mechanisms import MECHANISMS, OPS
+from dpmcmc.mechanisms import MECHANISMS, OPS, NoiseAware
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.privacy.accounting.own import is_ones_own
@@ -62,6 +62,10 @@ class HybridStart(OPS):
 
 #: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
 ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
+
+
+#: Mechanisms that may follow a chain.
+ENDS: Mapping[str, type] = {"noise_aware": NoiseAware}
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,7 @@ if TYPE_CHECKING:  # a section has the attributes of the object that it builds
     TargetSection = Named | CustomSection
     SamplerSection = Named | CustomSection
     MechanismSection = Named
+    EndSection = Named
     SamplingSection = Scheme
 else:
     DataSection = derived(Records)
@@ -193,6 +198,7 @@ else:
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)
     MechanismSection = choice(ONE_SHOT, "name")
+    EndSection = choice(ENDS, "name")
     SamplingSection = choice(SCHEMES, "scheme")
 
 #: Section -> what it may build, the most asked for first.
@@ -225,7 +231,7 @@ CHOICES: dict[tuple[str, str], Mapping[str, type]] = {
 }
 #: Sections that a mechanism without a sampler has none of, keys of ``run`` that it takes all the same, and keys of
 #: ``privacy`` that apply to samplers alone.
-OF_CHAINS = ("sampler", "sampling", "metric", "run")
+OF_CHAINS = ("sampler", "sampling", "metric", "end", "run")
 WHERE = frozenset({"device", "engine", "mesh", "trusted_network"})
 OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
@@ -245,6 +251,10 @@ class Config(Section):
     metric: MetricSection | None = Field(
         None,
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
+    )
+    end: EndSection | None = Field(
+        None,
+        description="Releases where the path ends, of a run in metric gram; the posterior follows from both.",
     )
     privacy: PrivacySection | None = Field(description="null: no guarantee about whole records.")
     run: RunSection | None = None
@@ -342,8 +352,9 @@ class Config(Section):
                 "run.engine",
                 "a sampler reads rows, and workers compute sums of a table in partitions; leave it out",
             )
-        if mechanism is not None and self.metric is not None:
-            yield "metric", f"mechanism {mechanism} takes none; leave it out"
+        for key, section in self.sections("metric", "end").items() if mechanism is not None else ():
+            if section is not None:
+                yield key, f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
         if self.privacy is None or self.privacy.epsilon is None:
@@ -358,7 +369,7 @@ class Config(Section):
 
     def _labels_beside(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) of what does not go with randomised labels."""
-        beside = self.sections("privacy", "mechanism", "metric") if self.data.labels is not None else {}
+        beside = self.sections("privacy", "mechanism", "metric", "end") if self.data.labels is not None else {}
         for key, section in beside.items():
             if section is not None:
                 yield (
@@ -416,6 +427,8 @@ def dump(config: Config, folder: Path) -> str:
     for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
     absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"] if config.mechanism else []
+    if config.end is None:
+        absent.append("end")
     if config.mechanism is None:
         absent.append("mechanism")
     if config.one_shot and config.run is not None:

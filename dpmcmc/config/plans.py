@@ -98,12 +98,13 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
-    with _refusing_own_code(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
+    with _refusing_own_code(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric", "end"):
         return plan(
             target,
             num_records=n,
             sampler=sampler,
             metric=None if config.metric is None else add_public_facts(_build(config.metric), spec.facts),
+            end=None if config.end is None else add_public_facts(_build(config.end), spec.facts),
             privacy=_privacy(config),
             schema=spec.schema,
             **length,

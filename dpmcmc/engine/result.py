@@ -269,15 +269,15 @@ class Result:
         )
         if broken is not None:
             return found.without_prediction(broken).without_intervals((broken,))
+        if self.plan.end is not None:
+            found = found.with_path(self.plan.end.intervals)
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
             found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
-        if INTERVALS in found.usable_for and not found.from_path:
+        if self.evidence is not None or (INTERVALS in found.usable_for and not found.from_path):
             return found
         if self.means is None and self.plan.released_path is None:
             return found
-        if self.plan.end is not None and self.evidence is not None:
-            return found.with_path(self.plan.end.intervals).without_intervals(self.evidence.objections)
         try:
             given = self.noise_aware()
         except UnsupportedCombination as error:
