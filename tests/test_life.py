@@ -27,7 +27,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
-from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics
+from dpmcmc.mechanisms import OPS, Hybrid, NoiseAware, SufficientStatistics
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
@@ -103,6 +103,12 @@ def in_metric() -> dpmcmc.Plan:
 
 
 @functools.cache
+def ended() -> dpmcmc.Plan:
+    more = {"sampler": dpmcmc.SGLD(step_size=0.5), "metric": dpmcmc.PrivateMetric(), "end": NoiseAware(), **SHAPE}
+    return dpmcmc.plan(LOGISTIC, num_records=N, privacy=PRIVACY, **more)
+
+
+@functools.cache
 def promised(mechanism: Any, target: Any = LINEAR) -> Any:
     return mechanism.plan(target, num_records=N, **neighbours.PROMISE)
 
@@ -154,6 +160,7 @@ ROUTES = {
     "run of a hybrid": commanded(neighbours.CASES["hybrid"] | {"sampling": {"scheme": "full"}}),
     "sample": called(sampled),
     "sample in a metric": called(in_metric),
+    "sample to the end of a chain": called(ended),
     "sample of a mechanism": called(lambda: promised(SufficientStatistics())),
     "sample of a hybrid": called(lambda: promised(HYBRID, LOGISTIC)),
 }

@@ -205,12 +205,13 @@ class CheckpointOfFirst:
         draws: CommittedDraws,
         steps: int,
         seconds: float,
+        last: bool,
     ) -> None:
         """Commit what all hold; the point moves on process 0 alone. See :meth:`Checkpoint.commit`."""
         whole = on_host(jax.tree.map(plain, states))
 
         def committed() -> None:
-            self._kept.commit(point, step, whole, draws, steps, seconds)
+            self._kept.commit(point, step, whole, draws, steps, seconds, last)
 
         said_by_first(committed)
 

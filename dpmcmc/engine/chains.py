@@ -121,7 +121,7 @@ class Chains:
             return chain
         self.end.chain = chain
         streams = self.end.streams(session.streams)
-        return dataclasses.replace(chain, evidence=released(len(self.before), self.end, streams, session, last=False))
+        return dataclasses.replace(chain, evidence=released(len(self.before), self.end, streams, session, last=True))
 
     def compile_and_test(self) -> None:
         """Compile the program for a private run, and test it, so that :meth:`carry_out` finds it so.
@@ -188,7 +188,7 @@ def run_chains(
     run, records = begin() or (run, records)
     plan = run.plan
     shape = (steps.layout.places, steps.shape.steps)
-    commits = Commits(kept, steps.point, shape, plan.chains, plan.steps)
+    commits = Commits(kept, steps.point, shape, plan.chains, plan.steps, plan.end is None)
     draws = steps.take(executable, run, records, commits, report)
     seconds["run"] = commits.seconds
     guarantee = plan.guarantee if run.secret else None

@@ -24,10 +24,14 @@ class Commits:
         shape: (places for chains, steps of a chunk).
         chains: of the run.
         steps: of the run.
+        last: whether the chains are the last stage of the run.
     """
 
-    def __init__(self, kept: Kept | None, point: Point | None, shape: tuple[int, int], chains: int, steps: int) -> None:
+    def __init__(
+        self, kept: Kept | None, point: Point | None, shape: tuple[int, int], chains: int, steps: int, last: bool
+    ) -> None:
         self.kept = kept
+        self._last = last
         self._point = point
         self._steps = steps
         self._began = time.perf_counter()
@@ -53,4 +57,4 @@ class Commits:
             return
         if after >= self._steps or self.kept.due(self._point, after):
             joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
-            self.kept.commit(self._point, after, joined, draws, self._steps, self.seconds)
+            self.kept.commit(self._point, after, joined, draws, self._steps, self.seconds, self._last)

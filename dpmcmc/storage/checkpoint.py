@@ -396,6 +396,7 @@ class Checkpoint:
         draws: CommittedDraws,
         steps: int,
         seconds: float,
+        last: bool,
     ) -> None:
         """Make what a run has done last.
 
@@ -406,6 +407,7 @@ class Checkpoint:
             draws: what is kept of them.
             steps: in all.
             seconds: that the run has taken.
+            last: whether the chains are the last stage; the keys are then erased when they are done.
         """
         started = time.perf_counter()
         chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
@@ -425,7 +427,7 @@ class Checkpoint:
         point.until = point.step + ahead * point.shape[1]
         point.number += 1
         self._write(point)
-        if point.complete:
+        if point.complete and last:
             self._run["keys"] = None
             self._save()
         self._since = time.perf_counter()
