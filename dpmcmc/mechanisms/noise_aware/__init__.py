@@ -2,7 +2,7 @@
 
 ``mechanism``  ``NoiseAware``: what a user says (``options``), and the ``strategy`` of each target
 ``release``    one Gaussian release: what a plan says of it, and the noise that a run adds
-``descent``    private gradients one after the other
+``descent``    private gradients one after the other;  ``langevin`` takes them along a sampler's path
 ``prior``      the prior that all conclude under;  ``owners`` of several records
 ``statistics`` linear regression, from one release
 ``regression`` regressions whose scores are bounded (``inference/scores.py``); read them in this order:

@@ -78,6 +78,12 @@ class NoiseAware(Options, OneShot):
             released. Intervals then hold for the best-fitting coefficients where the model is wrong. A linear
             regression learns the scale of its residuals, and counts their dispersion.
         intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
+        sampler: whose steps lead to the points where gradients are released; None: these are the posterior's means
+            given the gradients so far. ``sgld``, ``sghmc``, ``sgnht`` or ``sgfs`` gets its settings from the releases.
+            A :class:`dpmcmc.samplers.Sampler` keeps its own, without ``auto`` or ``matched``. Its step size is in units
+            in which the mean potential has a curvature of about 1, and noise that it wants beyond that of privacy makes
+            intervals wider. ε is the same, and the posterior follows from the gradients in the same way. NumPyro models
+            and linear regressions with covariance ``model`` make no use of it.
         coefficients: a normal prior for each coefficient that has one of its own; it has no factor of ``evidence``.
         group_effects: columns of each effect that differs by group; they have a standard deviation of their own, which
             the releases tell.
