@@ -4,7 +4,7 @@ The sampler takes its own step (``samplers/``) on φ = Mθ, in units in which th
 1 in every direction. H is the curvature of the likelihood under normal rows, at the posterior's mean so far, P that of
 the prior N(θ₀, P⁻¹), and gradient k has noise s_k F Z in the metric F, s_k = C z_k:
 
-    M² = (H + P)/N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z),      noise of std s_k √(tr(M⁻¹F²M⁻¹)/d), about.
+    M² = (H + cF² + P)/2N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z),      noise of std s_k √(tr(M⁻¹F²M⁻¹)/d), about.
 
 It sees released numbers alone, so its path is post-processing, like the posterior that is concluded from it. The law
 of a gradient given its position is the same wherever the path goes (``inference/normal_law.py``), so the conclusion is
@@ -65,7 +65,9 @@ class Units(NamedTuple):
     @classmethod
     def of(cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int) -> Units:
         """Return the units given H and F², (d, d) each."""
-        root, inverse = roots((curvature + prior.precision) / num_records)
+        # In the metric directions with records have about one curvature, the mean one.
+        typical = float(np.trace(np.linalg.solve(square, curvature))) / len(square)
+        root, inverse = roots((curvature + typical * square + prior.precision) / (2 * num_records))
         noise = math.sqrt(float(np.sum((inverse @ square) * inverse)) / len(square))
         return cls(root, inverse, noise, prior, num_records)
 

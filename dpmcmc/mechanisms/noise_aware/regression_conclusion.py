@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmcmc.inference.corrected_matrix import Corrected
 from dpmcmc.inference.count_score import Counts
-from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.evidence import Evidence, prior_covariance
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.rare_levels import rare_levels
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
@@ -153,7 +153,11 @@ def _doubts(law: _Law, evidence: Evidence, posterior: Gaussian) -> list[str]:
     doubts = [*state.learnt.doubts]
     if ends is not None:
         doubts += _doubts_of_ends(state, ends)
-    away = in_posterior_stds(law.release.position - at, posterior.covariance)
+    # Where the releases tell nothing, the gradient is the same everywhere.
+    prior = np.linalg.inv(prior_covariance(evidence.scales, evidence.predictors))
+    told = np.linalg.inv(posterior.covariance) - prior
+    distance = law.release.position - at
+    away = math.sqrt(max(0.0, float(distance @ told @ distance)) / len(distance))
     if away > _MOST_AWAY_IN_STD:
         doubts.append(
             f"gradients end {away:.2g} posterior standard deviations from where they were on average; take "

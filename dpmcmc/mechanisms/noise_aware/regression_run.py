@@ -95,6 +95,8 @@ class State:
     def near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
         step = (mean - at).reshape(self.rows.design.size, -1)
+        if self.plan.score.size > 1:  # what several predictors have in common moves no score
+            step = step - step.mean(axis=1, keepdims=True)
         square = float(np.sum(step * (self.rows.gram @ step)))
         size = math.sqrt(max(0.0, square) / self.rows.num_rows)
         return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
