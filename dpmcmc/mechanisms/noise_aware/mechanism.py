@@ -172,6 +172,12 @@ def strategy_of(options: Options, target: Target) -> Strategy:
                 "noise_aware with covariance model releases XᵀX and Xᵀy of a linear regression, and has no derivation "
                 "for records with an offset or a weight; take covariance sandwich."
             )
+        if options.sampler is not None:
+            raise UnsupportedCombination(
+                "sampler: noise_aware with covariance model releases XᵀX and Xᵀy of a linear regression, and no gradient "
+                "that a sampler could follow; take covariance sandwich, or leave sampler out",
+                "sampler",
+            )
         return Statistics(options, model, together)
     if isinstance(model, NumPyroTarget):
         return ModelGradients(options, model)
