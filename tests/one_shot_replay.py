@@ -61,6 +61,13 @@ def _run(plan: Plan, records: PyTree, given: list[np.ndarray] | None) -> list[_S
     return seen
 
 
+def moves(plan: Plan, records: PyTree, neighbour: PyTree) -> np.ndarray:
+    """Return how far each exact sum of a neighbour lies from that of records, (releases,)."""
+    first = _run(plan, records, None)
+    second = _run(plan, neighbour, [left for *_, left in first])
+    return np.array([distance(one[0], two[0]) for one, two in zip(first, second, strict=True)])
+
+
 def measured(plan: Plan, records: PyTree, *neighbours: PyTree) -> float:
     """Return the largest μ at which neighbours' releases differ from those of records; NaN where one is not finite."""
     first = _run(plan, records, None)

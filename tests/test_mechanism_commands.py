@@ -80,6 +80,21 @@ def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys
 
 
 @pytest.mark.slow
+def test_a_config_names_the_sampler_of_a_path(write, tmp_path, capsys):
+    out = tmp_path / "run"
+    path = write({"name": "noise_aware", "draws": 100, "sampler": "sgld"})
+    assert call("run", path, "--out", out) == 0
+    assert call("verify", out) == 0
+    assert config_file.load(out / "config.yaml").mechanism.sampler == "sgld"
+    found = dpmcmc.load(out)
+    assert found.guarantee.epsilon <= 1.0
+    assert np.isfinite(found.draws["theta"] if isinstance(found.draws, dict) else found.draws).all()
+    capsys.readouterr()
+    wrong = write({"name": "noise_aware", "sampler": "langevin"})
+    assert "mechanism.sampler" in refused(capsys, "run", wrong, "--out", tmp_path / "other")
+
+
+@pytest.mark.slow
 def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
     path = write(
         {"name": "hybrid", "share": 0.4, "form": "gdp"},

@@ -22,6 +22,7 @@ from dpmcmc.engine import partitions as engine_partitions
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.workers import Cluster, LostPartition, Pool, check_engine, is_safe, workers
 from dpmcmc.errors import InputError
+from dpmcmc.estimators import fitting
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.privacy.query.record_sums import summed
 
@@ -363,6 +364,16 @@ def test_a_ledger_knows_a_table_however_it_is_cut(tmp_path):
     one.loc[250, "age"] += 1.0
     with pytest.raises(LedgerError, match="not the data"):
         dpmcmc.sample(small, cut(tmp_path / "one", pa.Table.from_pandas(one), CUTS[3]), ledger=ledger)
+
+
+def test_a_fit_along_a_path_is_that_of_the_whole_table(folder, monkeypatch):
+    """Under the same keys, which a fit draws anew: a table in partitions has the bits of the table in memory."""
+    keyed = fitting.sample
+    monkeypatch.setattr(fitting, "sample", lambda *given, **more: keyed(*given, **more, key=5))
+    fit = lambda data: dpmcmc.fit("late ~ age + job", data, SCHEMA, epsilon=1.0, sampler="sghmc")  # noqa: E731
+    whole = fit(TABLE)
+    assert np.array_equal(fit(folder).draws, whole.draws)
+    assert whole.plan.mechanism.sampler == "sghmc"
 
 
 def test_a_config_takes_a_glob_and_an_engine(folder, tmp_path, monkeypatch, capsys):

@@ -38,6 +38,7 @@ KINDS = {
     "chain": lambda: chain(chains=2, sampling=dpmcmc.Poisson(50)),
     "metric": lambda: chain(metric=dpmcmc.PrivateMetric("gram", share=0.15)),
     "noise_aware": lambda: mechanisms.NoiseAware(draws=20).plan(LOGISTIC, **PROMISE),
+    "sampler": lambda: mechanisms.NoiseAware(draws=20, sampler="sgld").plan(LOGISTIC, **PROMISE),
     "output": lambda: mechanisms.OutputPerturbation().plan(LOGISTIC, **PROMISE),
 }
 HOME = tempfile.TemporaryDirectory()

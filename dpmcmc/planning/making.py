@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.chain_end import EndsChains
+from dpmcmc.planning.chain_end import CLIP_RATIO, EndsChains
 from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
@@ -74,7 +74,8 @@ def plan(
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
         end: ``NoiseAware(...)``, whose releases where the path ends are part of the same guarantee; the run's posterior
-            follows from the path and from them, as that of :func:`dpmcmc.fit` does. It takes a metric of rows.
+            follows from the path and from them, as that of :func:`dpmcmc.fit` does. It takes a metric of rows, whose
+            clip_ratio then is 1.5 where none is given.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
             its bounds from it, and :func:`dpmcmc.sample` a table.
 
@@ -115,6 +116,8 @@ def plan(
     ends: tuple[Stage, ...] = ()
     if metric is not None:
         _check_metric(metric, starts, curvature)
+        if end is not None and metric.clip_ratio is None:
+            metric = dataclasses.replace(metric, clip_ratio=CLIP_RATIO)
         planned = planned_metric(metric, target, bound, num_records, privacy)
         before = (planned,)
         if end is not None:

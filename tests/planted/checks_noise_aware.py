@@ -19,7 +19,8 @@ from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
-from dpmcmc.targets import LinearRegression
+from dpmcmc.samplers import SGLD
+from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests import extreme_rows
 from tests.bounded_rows import Reading
 from tests.one_shot_replay import charged, measured
@@ -140,6 +141,20 @@ def the_spread_of_a_record_is_the_square_of_its_score(scene: Scene) -> None:
     score, spread = access.sum(position), access.spread(position)
     apart = float(np.linalg.norm(spread - np.outer(score, score)) / np.sum(score**2))
     require(apart < 1e-4, f"the spread of one record is off its squared score by {apart:.3g} of it")
+
+
+def a_cold_sampler_adds_no_less_noise_than_is_charged(scene: Scene) -> None:
+    """Next to no noise is a sampler's own; a label moves releases by what they are charged for at most."""
+    rng, n = np.random.default_rng(0), 400
+    records = {"x": rng.uniform(-0.5, 0.5, (n, 2)), "y": rng.integers(0, 2, n)}
+    other = {**records, "y": np.append(1 - records["y"][0], records["y"][1:])}
+    target = LogisticRegression(prior_scale=1.0, num_features=2, row_bound=1.0)
+    sampler = SGLD(step_size=0.2, temperature=1e-6)
+    plan = NoiseAware(draws=4, steps=16, sampler=sampler).plan(target, num_records=n, epsilon=2.0, delta=1e-5)
+    found, most = measured(plan, records, other), charged(plan)
+    require(
+        found <= most, f"a label moves the releases by {found:.3g} noise standard deviations, and {most:.3g} is charged"
+    )
 
 
 def one_label_costs_a_run_no_more_than_it_is_charged(scene: Scene) -> None:

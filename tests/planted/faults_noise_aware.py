@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.softmax_score import Softmax
-from dpmcmc.mechanisms.noise_aware import gradients, model_rows
+from dpmcmc.mechanisms.noise_aware import gradients, model_rows, regression_run
+from dpmcmc.mechanisms.noise_aware.descent import Path
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
+from dpmcmc.mechanisms.noise_aware.langevin import Chain
 from dpmcmc.mechanisms.noise_aware.regression_run import State
 from dpmcmc.mechanisms.noise_aware.residuals import BOUNDS_IN_STD
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
@@ -112,6 +115,15 @@ def _whitened_rows_without_bound(patch: Patch) -> None:
     patch.setattr(gradients, "rounded_columns", lambda columns, most=1.0: np.rint(columns * 2.0**MOMENT_BITS))
 
 
+def _noise_of_the_sampler(patch: Patch) -> None:
+    real = regression_run.walk
+
+    def walk(chain: Chain, path: Path, steps: range, least: np.ndarray, *more: Any) -> tuple[Chain, Path]:
+        return real(chain, path, steps, 0 * least, *more)
+
+    patch.setattr(regression_run, "walk", walk)
+
+
 FAULTS = (
     Fault(
         "noise of the Gram matrix left out of the posterior",
@@ -179,5 +191,11 @@ FAULTS = (
         "The bound of residuals is their exact quantile, which one label may move, and with it all scores.",
         _scale_of_the_data,
         (checks.one_label_costs_a_run_no_more_than_it_is_charged,),
+    ),
+    Fault(
+        "a sampler's own noise in the place of that of privacy",
+        "Gradients along a path get the noise that the sampler asks for, which may be less than is charged.",
+        _noise_of_the_sampler,
+        (checks.a_cold_sampler_adds_no_less_noise_than_is_charged,),
     ),
 )

@@ -4,7 +4,10 @@ The sampler takes its own step (``samplers/``) on φ = Mθ, in units in which th
 1 in every direction. H is the curvature of the likelihood under normal rows, at the posterior's mean so far, P that of
 the prior N(θ₀, P⁻¹), and gradient k has noise s_k F Z in the metric F, s_k = C z_k:
 
-    M² = (H + cF² + P)/2N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z),      noise of std s_k √(tr(M⁻¹F²M⁻¹)/d), about.
+    M² = (H + cF² + P)/2N,      g̃_k = M⁻¹(Σ_i ψ_i x_i + P(θ_k − θ₀) + s_k F Z).
+
+The noise of φ's gradient has a std of about s_k √(tr(M⁻¹F²M⁻¹)/d). c is the mean curvature in the metric: without cF²
+a direction that the prior alone tells of would be noised far beyond the prior.
 
 It sees released numbers alone, so its path is post-processing, like the posterior that is concluded from it. The law
 of a gradient given its position is the same wherever the path goes (``inference/normal_law.py``), so the conclusion is
@@ -28,6 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.engine.result import DivergedError
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.decompositions import roots
 from dpmcmc.mechanisms.noise_aware.descent import Path
 from dpmcmc.mechanisms.noise_aware.options import SamplerName
@@ -36,13 +41,34 @@ from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.report import progress
 from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
-from dpmcmc.samplers.base import Sampler
+from dpmcmc.samplers.base import Sampler, sampler_offers
 
 #: Step size of SGLD, before the gradients that the posterior is made of, and in these, where positions spread by a
 #: ninth of the noise of one step of Newton's. The other samplers are as fast.
 _APPROACHING, _SETTLED = 0.3, 0.2
 #: Friction of SGHMC, and the friction at which SGNHT's thermostat settles.
 _FRICTION, _SETTLED_FRICTION = 0.4, 0.5
+
+
+def check_sampler(asked: SamplerName | Sampler | None) -> None:
+    """Refuse a sampler that one gradient a step does not drive.
+
+    Raises:
+        UnsupportedCombination: naming ``sampler``.
+    """
+    if asked is None or isinstance(asked, str):
+        return
+    kind = type(asked).__name__
+    offers = sampler_offers(asked)
+    for holds, why in (
+        (offers.optimises, f"{kind} is an optimiser, which has no noise and no temperature of its own"),
+        (len(asked.queries) > 1, f"{kind} asks for a second moment beside the gradient, which is not released here"),
+        (offers.unresolved, f"{kind} has a setting that waits for the noise of privacy, which a run alone knows here"),
+    ):
+        if holds:
+            raise UnsupportedCombination(
+                f"sampler: {why}; give sgld, sghmc, sgnht or sgfs by its name, or a sampler with numbers", "sampler"
+            )
 
 
 class Units(NamedTuple):
@@ -53,7 +79,7 @@ class Units(NamedTuple):
         inverse: M⁻¹, (d, d).
         noise: √(tr(M⁻¹F²M⁻¹)/d), the std of noise whose std in the metric F is 1.
         prior: of the parameters.
-        num_records: N.
+        num_records: N, or N c² where φ is measured in c.
     """
 
     root: np.ndarray
@@ -63,13 +89,21 @@ class Units(NamedTuple):
     num_records: int
 
     @classmethod
-    def of(cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int) -> Units:
-        """Return the units given H and F², (d, d) each."""
+    def of(
+        cls, curvature: np.ndarray, square: np.ndarray, prior: Prior, num_records: int, noise_std: float = 0.0
+    ) -> Units:
+        """Return the units given H and F², (d, d) each, and the std of gradients' noise in the metric.
+
+        SGNHT's thermostat has the unit of φ², and diverges where the noise moves φ by much more than 1 a step. So φ
+        is measured in c: the same potential has the curvature c² of as many records as it then counts.
+        """
         # In the metric directions with records have about one curvature, the mean one.
         typical = float(np.trace(np.linalg.solve(square, curvature))) / len(square)
         root, inverse = roots((curvature + typical * square + prior.precision) / (2 * num_records))
         noise = math.sqrt(float(np.sum((inverse @ square) * inverse)) / len(square))
-        return cls(root, inverse, noise, prior, num_records)
+        counted = max(num_records, math.ceil((noise * noise_std) ** 2 / num_records))
+        scale = math.sqrt(counted / num_records)
+        return cls(root / scale, scale * inverse, scale * noise, prior, counted)
 
     def sampler(self, asked: SamplerName | Sampler, noise_std: float, settled: bool) -> Sampler:
         """Return a sampler with a step as long as one curvature describes the likelihood; the user's own as it is.
@@ -166,9 +200,15 @@ def walk(
         clip: C, of these gradients.
         radius: how far from 0 a gradient is released.
         key: for randomness of the sampler's own.
+
+    Raises:
+        DivergedError: the chain left the range of floats.
     """
     for k in steps:
-        at = within(chain.position[None], radius)[0]
+        position = chain.position
+        if not np.isfinite(position).all():
+            raise DivergedError(k, 0.0, None)
+        at = within(position[None], radius)[0]
         released, std = gradient(at, max(float(multipliers[k]), chain.own_noise(k) / clip))
         path = path.with_gradient(at, released, std)
         chain = chain.after(released, std, k, jax.random.fold_in(key, k))

@@ -88,6 +88,7 @@ _NOT_TAKEN = {
     "prior_scale": "which states its prior",
     "covariance": "whose score's spread is released",
     "gram_share": "whose curvature is released",
+    "sampler": "whose gradients are each taken at the posterior's mean",
 }
 #: Curvature of a typical direction, in units of N·L/d.
 _TYPICAL_CURVATURE = 0.35

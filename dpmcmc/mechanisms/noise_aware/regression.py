@@ -12,6 +12,7 @@ from dpmcmc.inference import normal_law
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.mechanisms.noise_aware.clipping import affordable, candidates
+from dpmcmc.mechanisms.noise_aware.langevin import check_sampler
 from dpmcmc.mechanisms.noise_aware.regression_conclusion import concluded
 from dpmcmc.mechanisms.noise_aware.regression_plan import FEWEST_STEPS, MOST_RELEASED, RegressionPlan
 from dpmcmc.mechanisms.noise_aware.regression_run import released
@@ -46,6 +47,7 @@ class Regression(RegressionPlan):
 
     def _check(self) -> None:
         """Refuse what is not derived."""
+        check_sampler(self.options.sampler)
         size = self.prior.size
         most = normal_law.MOST_COEFFICIENTS
         if self.score.size > 1 and size > most:

@@ -39,6 +39,8 @@ _RATIO_STDS, _LARGE_RATIO, _SMALL_RATIO = 2.0, 1.25, 0.85
 #: Mean of counts that their score may leave out, over the mean itself, and over the posterior's standard deviation of
 #: its logarithm. Where the law of the counts is not that of the score, the estimate is off by some of it.
 _MOST_LEFT_OUT, _MOST_LEFT_OUT_IN_STD = 0.05, 1.0
+#: Part of the radius beyond which a position stands at its edge: a path is brought back to just within.
+_EDGE = 1 - 1e-9
 #: Draws that stand for a posterior.
 _DRAWS = 200
 
@@ -158,6 +160,12 @@ def _doubts(law: _Law, evidence: Evidence, posterior: Gaussian) -> list[str]:
     told = np.linalg.inv(posterior.covariance) - prior
     distance = law.release.position - at
     away = math.sqrt(max(0.0, float(distance @ told @ distance)) / len(distance))
+    places, _ = law.found.path.last(state.plan.latest)
+    if np.linalg.norm(places, axis=1).max() > _EDGE * state.rows.design.radius:
+        doubts.append(
+            "the sampler left the region that gradients are taken in, and they say little of the mode; take a smaller "
+            f"step_size, or {_MORE}"
+        )
     if away > _MOST_AWAY_IN_STD:
         doubts.append(
             f"gradients end {away:.2g} posterior standard deviations from where they were on average; take "

@@ -325,8 +325,9 @@ def _sampled(state: State, z: np.ndarray, key: jax.Array) -> tuple[State, Path, 
             here = jax.random.fold_in(key, steps.start)
             position = now.mean if chain is None else chain.position
             if chain is None or isinstance(asked_for, str):
-                units = Units.of(state.known.local(now.mean).curvature, rows.square, rows.prior, rows.num_rows)
-                sampler = units.sampler(asked_for, clip * float(z[steps.start]), settled)
+                std = clip * float(z[steps.start])
+                units = Units.of(state.known.local(now.mean).curvature, rows.square, rows.prior, rows.num_rows, std)
+                sampler = units.sampler(asked_for, std, settled)
                 chain = Chain.begin(units, sampler, position, here, steps.start)
             chain, path = walk(chain, path, steps, z, state.gradient, clip, radius, here)
             for _ in range(ROUNDS):
