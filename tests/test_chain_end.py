@@ -69,7 +69,7 @@ def test_minibatches_are_charged_beside_the_end():
     assert plan.noise_multipliers.min() > without.noise_multipliers.min()
 
 
-def test_noise_that_is_added_is_noise_that_is_charged(monkeypatch):
+def test_noise_that_an_end_adds_is_noise_that_is_charged(monkeypatch):
     plan = ended()
     seen = recorded(monkeypatch)
     dpmcmc.sample(plan, records())

@@ -1,7 +1,7 @@
 """The stage that may follow a chain: releases where its path ends, and the posterior that follows from both.
 
-The chain's gradients say where the posterior is. What a posterior also needs, the curvature there and how scores vary,
-is released at one public position, in the same guarantee. The mechanism that does it (``mechanisms/noise_aware``) is
+The chain's gradients say where the posterior is. A posterior also needs the curvature there, and how scores vary. Both
+are released at one public position, in the same guarantee. The mechanism that does it (``mechanisms/noise_aware``) is
 asked before the chain is planned, so that the noise of both keeps one promise.
 """
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.gram_release import GramRelease
 from tests import in_metric
@@ -35,6 +36,12 @@ def gradients_in_the_metric_stay_within_the_sensitivity(scene: Scene) -> None:
     """Whitened gradients of neighbours, each longer than the clip, are at most 2C apart."""
     moved = in_metric.moved_by_long_rows(in_metric.plan_of(clip=0.7))
     require(moved <= 2 * (1 + KAPPA), f"neighbours are {moved:.4g} clip norms apart, and 2 are charged")
+
+
+def the_guarantee_charges_the_end(scene: Scene) -> None:
+    """Events of the releases where a chain ends are among those of the run's guarantee."""
+    plan = in_metric.plan_of(end=NoiseAware())
+    require(set(plan.end.events) <= set(plan.guarantee.events), "the end of the chain is not charged")
 
 
 def the_guarantee_charges_the_release(scene: Scene) -> None:

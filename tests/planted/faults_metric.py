@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dpmcmc.engine import metric_release
+from dpmcmc.planning.chain_end import ChainEnd
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.charging import Earlier, Schedule
 from dpmcmc.privacy.query.gram_release import RowFacts, gram_of
 from dpmcmc.targets.linear_predictor import LinearPredictor
 from dpmcmc.targets.whitened import WhitenedRows
@@ -54,6 +55,10 @@ def _release_for_nothing(patch: Patch) -> None:
     patch.setattr(Schedule, "composed_with", property(lambda self: self.deviations))
 
 
+def _end_for_nothing(patch: Patch) -> None:
+    patch.setattr(ChainEnd, "charge", Earlier(()))
+
+
 FAULTS = (
     Fault(
         "a replaced row counted as an added one",
@@ -79,5 +84,11 @@ FAULTS = (
         "The release before the first step is no step, and the schedule's events are those of steps.",
         _release_for_nothing,
         (checks.the_guarantee_charges_the_release,),
+    ),
+    Fault(
+        "the end of a chain left out of the guarantee",
+        "Releases after the last step are no steps, and the schedule's events are those of what comes before it.",
+        _end_for_nothing,
+        (checks.the_guarantee_charges_the_end,),
     ),
 )

@@ -1,5 +1,11 @@
 """A noise-aware end of a chain: what is released where its path ends, and the posterior of both.
 
+Claim: All that the end of a chain releases is charged in the chain's own guarantee, with the noise that is added.
+Proof: its events are composed with those of the metric and of the steps, which one multiplier is then calibrated with.
+Held by: test_metric_steps_and_end_keep_one_promise, test_noise_that_an_end_adds_is_noise_that_is_charged,
+test_one_record_moves_the_first_release_by_no_more_than_is_charged,
+test_a_run_that_stopped_at_its_end_ends_with_the_same_bits, "the end of a chain left out of the guarantee"
+
 A chain in a metric of rows has released the rows' second moment Ĝ₁ and, step for step, gradients of all records or of
 minibatches, each clipped blindly to its label. Its score is the bounded score of ``fit`` in another metric, F of the
 chain: ψ = w(η)(μ(η) − y) with ‖F⁻¹x‖|ψ| <= C (``inference/bounded_score.py``). So the same releases complete it: the

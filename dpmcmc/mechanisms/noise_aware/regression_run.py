@@ -95,7 +95,7 @@ class State:
     def near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
         step = (mean - at).reshape(self.rows.design.size, -1)
-        if self.plan.score.size > 1:  # what several predictors have in common moves no score
+        if self.plan.score.size > 1:  # a shift of all predictors changes no score
             step = step - step.mean(axis=1, keepdims=True)
         square = float(np.sum(step * (self.rows.gram @ step)))
         size = math.sqrt(max(0.0, square) / self.rows.num_rows)
