@@ -136,14 +136,14 @@ def test_a_run_that_stopped_at_its_end_ends_with_the_same_bits(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(chain_end.EndOfChain, "arrays", stop)
+        patch.setattr(chain_end.ChainEndWork, "arrays", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
     again = dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     assert np.array_equal(first[0].statistic, again.evidence.statistic)
     assert again.guarantee == plan.guarantee
-    monkeypatch.setattr(chain_end.EndOfChain, "made", stop)  # what was committed is read
+    monkeypatch.setattr(chain_end.ChainEndWork, "made", stop)  # what was committed is read
     assert np.array_equal(again.draws, dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept").draws)
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_goes_on_elsewhere_pays_again_for_an_end_that_was_not_committ
         if committed:
             dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
         else:
-            patch.setattr(chain_end.EndOfChain, "arrays", stop)
+            patch.setattr(chain_end.ChainEndWork, "arrays", stop)
             with pytest.raises(KeyboardInterrupt):
                 dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")

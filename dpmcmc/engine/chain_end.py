@@ -22,7 +22,7 @@ from dpmcmc.storage.pytree import PyTree
 _CHAIN = 0xFFFFFFFE
 
 
-class EndOfChain:
+class ChainEndWork:
     """Work on the end of a chain.
 
     Attributes:

@@ -19,13 +19,13 @@ from jax.sharding import Mesh
 from dpmcmc import targets
 from dpmcmc.engine.agreement import Kept
 from dpmcmc.engine.chain_checks import check_on_disk, check_records, check_room, checked_starts
-from dpmcmc.engine.chain_end import EndOfChain
+from dpmcmc.engine.chain_end import ChainEndWork
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.steps import BoundPlan, Steps
-from dpmcmc.engine.work import Given, Progress, Released, ReleaseWork, Session, part_of, released
+from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, StageWork, part_of, released
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
@@ -60,7 +60,7 @@ class Chains:
     takes_partitions = False
 
     def __init__(
-        self, plan: Plan, run: SamplerRun, before: Sequence[ReleaseWork] = (), end: EndOfChain | None = None
+        self, plan: Plan, run: SamplerRun, before: Sequence[ReleaseWork] = (), end: ChainEndWork | None = None
     ) -> None:
         self._plan = plan
         self.stage = run
@@ -148,7 +148,7 @@ class Chains:
             until = min(point.until, plan.steps)
             chains = 0 if point.complete else plan.chains
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        works: list[Released] = [*self.before]
+        works: list[StageWork] = [*self.before]
         works += [] if self.end is None else [self.end]
         lost = [work.stage.charge.again for at, work in enumerate(works) if kept.load_stage(at) is None]
         steps = charged_again(guarantee, again)

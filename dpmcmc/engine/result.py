@@ -106,8 +106,8 @@ class Result:
         means: of the path from one draw to the next (``program.py``), which ``trace`` is made of; None where none are
             kept.
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
-        evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
-            other runs.
+        evidence: what draws of mechanism noise_aware, or the posterior of a chain with an end, rest on, for checks and
+            Bayes factors at no further cost; None of other runs.
         record: shapes of one record, public; None of what was loaded.
         device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 

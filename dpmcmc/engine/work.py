@@ -109,7 +109,7 @@ class Work(Protocol):
 Given = tuple[BoundPlan, PyTree]
 
 
-class Released(Protocol):
+class StageWork(Protocol):
     """Work on a stage that releases something once.
 
     Attributes:
@@ -145,7 +145,7 @@ class MovingChains(Protocol):
     starts: PyTree
 
 
-class ReleaseWork(Released, Protocol):
+class ReleaseWork(StageWork, Protocol):
     """Work on a stage that releases something once, before a chain or alone.
 
     Attributes:
@@ -169,7 +169,7 @@ def part_of(streams: Streams, stage: int) -> Streams:
     return Streams(*(jax.random.fold_in(key, stage) for key in streams))
 
 
-def released(stage: int, work: Released, streams: Streams, session: Session, last: bool) -> Any:
+def released(stage: int, work: StageWork, streams: Streams, session: Session, last: bool) -> Any:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:

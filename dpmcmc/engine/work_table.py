@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpmcmc.engine.chain_end import EndOfChain
+from dpmcmc.engine.chain_end import ChainEndWork
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.metric_release import MetricRelease
 from dpmcmc.engine.one_shot import MechanismWork
@@ -42,6 +42,6 @@ def work_of(plan: Plan) -> Work:
     # Starts that sample is given were released by another run.
     works: list[ReleaseWork] = [WORK[type(one)](plan, one) for one in before if not isinstance(one, GivenStarts)]
     if isinstance(last, SamplerRun):
-        return Chains(plan, last, works, None if end is None else EndOfChain(plan, end))
+        return Chains(plan, last, works, None if end is None else ChainEndWork(plan, end))
     work: Work = WORK[type(last)](plan, last)
     return work
