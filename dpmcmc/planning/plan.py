@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def main(self) -> Stage:
-        """The stage with the plan's guarantee: the last one, except what follows a chain."""
+        """The stage with the plan's guarantee, the last one except what follows a chain."""
         return next(stage for stage in reversed(self.stages) if not isinstance(stage, ChainEnd))
 
     def _with_main(self, main: Stage) -> tuple[Stage, ...]:

@@ -250,11 +250,13 @@ class RegressionPlan:
 
     @property
     def legs(self) -> list[tuple[range, str | None]]:
-        """Gradients from one lesson to the next, and the name of the lesson after them; None: there is none."""
+        """Gradients from one lesson to the next, and the name of the lesson after them; None: there is none.
+
+        Where gradients are few, a lesson may come before the first of them.
+        """
         steps = self.options.steps
         after = {steps - self.latest: None, steps: None} | self.lessons
-        stops = sorted(stop for stop in after if stop > 0)
-        return [(range(start, stop), after[stop]) for start, stop in itertools.pairwise([0, *stops])]
+        return [(range(start, stop), after[stop]) for start, stop in itertools.pairwise([0, *sorted(after)])]
 
     @property
     def gradient_parts(self) -> np.ndarray:
@@ -267,7 +269,7 @@ class RegressionPlan:
         parts = shares(steps, _GROWTH_OVER_A_QUARTER ** (4 / max(4, steps)))
         if self.options.sampler is None:
             return parts
-        return np.concatenate([np.full(len(leg), np.mean(parts[leg])) for leg, _ in self.legs])
+        return np.concatenate([np.full(len(leg), np.mean(parts[leg])) for leg, _ in self.legs if leg])
 
     def last_gradients(self, settings: dict[str, float]) -> float:
         """Return the noise multiplier of the mean of the gradients that the posterior is made of."""
