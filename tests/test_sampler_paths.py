@@ -276,7 +276,6 @@ def posterior_of(family, sampler):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_intervals_cover_and_are_hardly_wider_than_those_of_a_descent(family):
     _, width = posterior_of(family, None)
-    # Counts and classes take the longest, and samplers differ in no way that depends on the family.
     for name in NAMES if family in ("logistic", "linear") else ("sgld",):
         found, own = posterior_of(family, name)
         assert_covers(found)
