@@ -95,8 +95,7 @@ def plan(
             "privacy",
         )
     sampling = Full() if sampling is None else sampling
-    target, metric = _add_facts(schema, target, metric, privacy)
-    end = end if schema is None else schema.with_public_facts(end, target)
+    target, metric, end = _add_facts(schema, target, metric, end, privacy)
     _check_whole("num_records", num_records, 1)
     sampling.validate(num_records)
     steps, burn_in = length(sampling, num_records, steps, passes, burn_in)
@@ -116,13 +115,7 @@ def plan(
     ends: tuple[Stage, ...] = ()
     if metric is not None:
         _check_metric(metric, starts, curvature)
-        if end is not None and metric.clip_ratio is None:
-            metric = dataclasses.replace(metric, clip_ratio=CLIP_RATIO)
-        planned = planned_metric(metric, target, bound, num_records, privacy)
-        before = (planned,)
-        if end is not None:
-            assert privacy is not None
-            ends = (end.end_of_chain(target, planned, num_records, privacy),)
+        before, ends = _around(metric, end, target, bound, num_records, privacy)
         queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in (*before, *ends)))
     elif end is not None:
         raise UnsupportedCombination("end: the posterior follows from a run in a metric; give metric too.", "end")
@@ -150,14 +143,34 @@ def _add_facts(
     schema: Schema | None,
     target: Target,
     metric: PrivateMetric | None,
+    end: EndsChains | None,
     privacy: Privacy | None,
-) -> tuple[Target, PrivateMetric | None]:
-    """Return target and metric with the facts of a table."""
+) -> tuple[Target, PrivateMetric | None, EndsChains | None]:
+    """Return target, metric and end with the facts of a table."""
     if privacy is not None:
         check_absent(target, privacy.adjacency, schema is not None)
     if schema is None:
-        return target, metric
-    return schema.with_public_facts(target), schema.with_public_facts(metric, target)
+        return target, metric, end
+    metric = schema.with_public_facts(metric, target)
+    return schema.with_public_facts(target), metric, schema.with_public_facts(end, target)
+
+
+def _around(
+    metric: PrivateMetric,
+    end: EndsChains | None,
+    target: Target,
+    sampler: Sampler,
+    num_records: int,
+    privacy: Privacy | None,
+) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    """Return the stages before a chain in a metric, and those after it."""
+    if end is not None and metric.clip_ratio is None:
+        metric = dataclasses.replace(metric, clip_ratio=CLIP_RATIO)
+    planned = planned_metric(metric, target, sampler, num_records, privacy)
+    if end is None:
+        return (planned,), ()
+    assert privacy is not None  # a metric has a share of its budget
+    return (planned,), (end.end_of_chain(target, planned, num_records, privacy),)
 
 
 def length(

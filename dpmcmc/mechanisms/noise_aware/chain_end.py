@@ -32,6 +32,7 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.decompositions import spectral
+from dpmcmc.inference.path_law import PathGradients
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import Trace
 from dpmcmc.mechanisms.noise_aware.descent import Path
@@ -41,15 +42,14 @@ from dpmcmc.mechanisms.noise_aware.prior import Concluded
 from dpmcmc.mechanisms.noise_aware.regression_conclusion import concluded
 from dpmcmc.mechanisms.noise_aware.regression_plan import RegressionPlan
 from dpmcmc.mechanisms.noise_aware.regression_rows import ReleasedRows, prior_of_rows, release_whitened
-from dpmcmc.mechanisms.noise_aware.regression_run import ROUNDS, Released, State, release_ends
-from dpmcmc.mechanisms.noise_aware.release import Noise, Release, calibrated
+from dpmcmc.mechanisms.noise_aware.regression_run import Released, State, release_ends
+from dpmcmc.mechanisms.noise_aware.release import Noise, calibrated
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PlannedMetric
-from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.record_sums import Records, asked
 
@@ -90,14 +90,11 @@ class EndOfChain(RegressionPlan):
 
     def calibrated(self, spec: PrivacySpec) -> tuple[float, int, Calibrated]:
         """Return the part of μ² that the releases have, how many numbers they are, and what they cost."""
-        releases = self._releases(spec)
+        whitened, ends = self.of_curvature(self.rows(self.design(spec.most_records)), spec.adjacency)
+        releases = [*whitened, *ends]
         share = sum(one.share for one in releases)
         numbers = sum(one.size for one in releases)
         return share, numbers, calibrated(releases, spec.mu * (1 - 1e-9), spec)
-
-    def _releases(self, spec: PrivacySpec) -> list[Release]:
-        whitened, ends = self.of_curvature(self.rows(self.design(spec.most_records)), Adjacency(spec.adjacency))
-        return [*whitened, *ends]
 
     def concluded(
         self, plan: Plan, metric: ReleasedMetric, trace: Trace, records: Records, key: jax.Array
@@ -116,13 +113,13 @@ class EndOfChain(RegressionPlan):
         prepare = Rows(plan.target, self.design(metric.num_records).row_bound)
         rows = self._released_rows(metric, asked(records).prepared(prepare), noise)
         state = State(self, noise, rows, LearntScore(self.score))
-        path = _path(trace, rows)
-        now = rows.prior.gaussian
-        for _ in range(ROUNDS):
-            now = state.posterior(path, now)
+        gradients = trace.path()
+        path = _path(gradients, trace.root, rows)
+        now = state.settled(path, rows.prior.gaussian)
         at = within(now.mean[None], rows.design.radius)[0]
         ends = release_ends(state, at)
-        path = path._replace(minibatch=_minibatch_error(trace, rows.root @ ends.spread.matrix @ rows.root))
+        per_step = (1 - trace.rate) / trace.rate * rows.root @ ends.spread.matrix @ rows.root
+        path = path._replace(minibatch=gradients.share * per_step)
         return concluded(Released(state, path, now, at, ends))
 
     def _released_rows(self, metric: ReleasedMetric, records: Records, noise: Noise) -> ReleasedRows:
@@ -154,14 +151,8 @@ class EndOfChain(RegressionPlan):
         )
 
 
-def _path(trace: Trace, rows: ReleasedRows) -> Path:
-    """Return the mean of a chain's gradients as a path of one, in units of the rows' metric."""
-    mean = trace.path()
+def _path(mean: PathGradients, root: np.ndarray, rows: ReleasedRows) -> Path:
+    """Return the mean of gradients of a chain, whose metric is ``root``, as a path of one in units of the rows'."""
     # Both are of one shape; the chain's is scaled so that its clip norm is the plan's.
-    scale = math.sqrt(np.trace(trace.root @ trace.root.T) / np.trace(rows.square))
+    scale = math.sqrt(np.trace(root @ root.T) / np.trace(rows.square))
     return Path((mean.position,), (mean.gradient,), (scale / math.sqrt(mean.precision),), mean.spread)
-
-
-def _minibatch_error(trace: Trace, spread: np.ndarray) -> np.ndarray:
-    """Return what minibatches add to the covariance of the path's mean gradient, (d, d), given B."""
-    return trace.path().share * (1 - trace.rate) / trace.rate * spread

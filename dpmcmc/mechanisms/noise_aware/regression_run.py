@@ -43,7 +43,7 @@ _OTHER_KEYS = 20
 #: Quantiles of rows whose own bounds stand for all.
 _ROW_QUANTILES = (np.arange(20) + 0.5) / 20
 #: Times that the posterior given a sampler's path is taken where the one before it was: its law depends on the place.
-ROUNDS = 4
+_ROUNDS = 4
 #: Steps with one setting while a path approaches the mode, where curvature may be far from that at its start.
 _STEPS_OF_ONE_SETTING = 4
 #: Curvatures that stand for all that a release leaves possible.
@@ -170,6 +170,12 @@ class State:
         found = normal_law.posterior(prior.about_zero(release), local, prior.precision, centred, rounds=2)
         moved = prior.moved(found)
         return moved._replace(mean=self.near(moved.mean, path.positions[-1]))
+
+    def settled(self, path: Path, now: Gaussian) -> Gaussian:
+        """Return the posterior given a path that did not follow it: the law of the path is taken where it is."""
+        for _ in range(_ROUNDS):
+            now = self.posterior(path, now)
+        return now
 
 
 class Ends(NamedTuple):
@@ -330,8 +336,7 @@ def _sampled(state: State, z: np.ndarray, key: jax.Array) -> tuple[State, Path, 
                 sampler = units.sampler(asked_for, std, settled)
                 chain = Chain.begin(units, sampler, position, here, steps.start)
             chain, path = walk(chain, path, steps, z, state.gradient, clip, radius, here)
-            for _ in range(ROUNDS):
-                now = state.posterior(path, now)
+            now = state.settled(path, now)
         if lesson is not None:
             state = state.learn(within(now.mean[None], radius)[0], lesson)
     return state, path, now
