@@ -1,5 +1,6 @@
 """Releases where a chain ends: their cost, what they are of, and the posterior that follows from them and the path."""
 
+import dataclasses
 import functools
 import math
 
@@ -18,7 +19,7 @@ from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gram_release import GramRelease
-from tests.in_metric import D, N, plan_of, records, worst_neighbours
+from tests.in_metric import LOGISTIC, D, N, plan_of, records, worst_neighbours
 from tests.planted import Caught, require
 from tests.releases import recorded
 
@@ -31,11 +32,7 @@ def ended(end=END, **more):
     return plan_of(end=end, **settings | more)
 
 
-# Cost.
-
-
 def check_every_release_is_charged(plan):
-    """The squared Gaussian budget of metric, steps and end is what the promise has."""
     charged = [e for e in plan.guarantee.events if e.mechanism not in DEVIATIONS]
     own = sum(e.count for e in (*plan.metric.events, *plan.end.events))
     require(sum(e.count for e in charged) == plan.steps * plan.chains + own, "a release is not charged")
@@ -240,11 +237,12 @@ LINEAR = dpmcmc.targets.LinearRegression(1.0, 0.5, num_features=D, row_bound=1.0
         ("metric gram", {"metric": dpmcmc.PrivateMetric("second_moment")}),
         ("use label_blind", {"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4, clipping="residual")}),
         ("give metric too", {"metric": None}),
+        ("an offset or a weight", {"target": dataclasses.replace(LOGISTIC, offset_bound=1.0)}),
     ],
 )
 def test_an_end_that_is_not_derived_is_refused(said, change):
     settings = {
-        "target": dpmcmc.targets.LogisticRegression(1.0, num_features=D, row_bound=1.0),
+        "target": LOGISTIC,
         "num_records": N,
         "sampler": dpmcmc.SGLD(step_size=0.5),
         "steps": 40,

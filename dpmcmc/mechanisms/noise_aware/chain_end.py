@@ -52,6 +52,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.record_sums import Records, asked
+from dpmcmc.targets.base import target_offers
 
 #: Keys of the releases, at least.
 _KEYS = 8
@@ -72,6 +73,13 @@ class EndOfChain(RegressionPlan):
             raise UnsupportedCombination(
                 f"end: a posterior from a chain's path is derived for LogisticRegression, and the target is "
                 f"{type(facts.target).__name__}; leave end out, or use dpmcmc.fit(..., sampler=...).",
+                "end",
+            )
+        offers = target_offers(facts.target)
+        if offers.offset_bound is not None or offers.weight_scale is not None:
+            raise UnsupportedCombination(
+                "end: no posterior from a chain's path is derived for records with an offset or a weight; leave it out, "
+                "or use dpmcmc.fit(..., sampler=...).",
                 "end",
             )
         if not metric.asked.of_rows or not facts.has_curvature:
