@@ -237,7 +237,7 @@ LINEAR = dpmcmc.targets.LinearRegression(1.0, 0.5, num_features=D, row_bound=1.0
         ("metric gram", {"metric": dpmcmc.PrivateMetric("second_moment")}),
         ("use label_blind", {"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4, clipping="residual")}),
         ("give metric too", {"metric": None}),
-        ("an offset or a weight", {"target": dataclasses.replace(LOGISTIC, offset_bound=1.0)}),
+        ("an offset or weights", {"target": dataclasses.replace(LOGISTIC, offset_bound=1.0)}),
     ],
 )
 def test_an_end_that_is_not_derived_is_refused(said, change):

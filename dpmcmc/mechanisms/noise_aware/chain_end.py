@@ -78,7 +78,7 @@ class EndOfChain(RegressionPlan):
         offers = target_offers(facts.target)
         if offers.offset_bound is not None or offers.weight_scale is not None:
             raise UnsupportedCombination(
-                "end: no posterior from a chain's path is derived for records with an offset or a weight; leave it out, "
+                "end: no posterior from a chain's path is derived for records with an offset or weights; leave it out, "
                 "or use dpmcmc.fit(..., sampler=...).",
                 "end",
             )
