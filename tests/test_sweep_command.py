@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import dpmcmc
+from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.cli.sweep import status_of
 from dpmcmc.engine import results_table, tasks
 from dpmcmc.engine.life import Life
@@ -72,12 +73,12 @@ def entries(tmp_path):
 
 
 class Dying(Executor):
-    """An executor whose worker dies at these calls, after its run has begun or before; it keeps all answers."""
+    """An executor whose worker dies at these calls, in a method of its run or before it; it keeps all answers."""
 
-    def __init__(self, *calls, begun=True):
+    def __init__(self, *calls, dies_in=(Life, "begin")):
         self.answers = []
         self._calls = calls
-        self._begun = begun
+        self._dies_in = dies_in
 
     def submit(self, work, /, *arguments):
         """Carry the call out here, in place of a worker."""
@@ -87,15 +88,17 @@ class Dying(Executor):
             self.answers[-1] = work(*arguments)
             future.set_result(self.answers[-1])
             return future
-        if self._begun:
+        if self._dies_in is not None:
             with pytest.MonkeyPatch.context() as patch:
-                begin = Life.begin
+                owner, name = self._dies_in
+                method = getattr(owner, name)
 
-                def dies(life):
-                    begin(life)
+                def dies(self):
+                    if name == "begin":  # the entry in the ledger is open
+                        method(self)
                     raise SystemExit
 
-                patch.setattr(Life, "begin", dies)
+                patch.setattr(owner, name, dies)
                 with pytest.raises(SystemExit):
                     work(*arguments)
         future.set_exception(BrokenProcessPool("killed"))
@@ -138,10 +141,17 @@ def test_each_config_is_a_run_folder_and_all_are_one_table_and_one_page(write, t
     assert len(entries(tmp_path)) == 4
 
 
-@pytest.mark.parametrize(("begun", "charged"), [(True, ["released", "open"]), (False, ["released"])])
-def test_a_config_whose_worker_died_goes_on_and_is_charged_once(write, tmp_path, begun, charged):
+@pytest.mark.parametrize(
+    ("dies_in", "charged"),
+    [
+        (None, ["released"]),
+        ((Life, "begin"), ["released", "open"]),
+        ((ConfiguredRun, "finish"), ["released", "open"]),  # all is saved, and the ledger does not know
+    ],
+)
+def test_a_config_whose_worker_died_goes_on_and_is_charged_once(write, tmp_path, dies_in, charged):
     path, out = write(budget=20.0), tmp_path / "out"
-    done = dpmcmc.sweep(path, out=out, executor=Dying(2, begun=begun))
+    done = dpmcmc.sweep(path, out=out, executor=Dying(2, dies_in=dies_in))
     assert statuses(out) == ["released", "unfinished"]
     assert not done.complete
     assert entries(tmp_path) == charged

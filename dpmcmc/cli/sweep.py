@@ -50,7 +50,7 @@ from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.storage.files import read_table
-from dpmcmc.storage.released_files import CONFIDENTIAL, CONFIG, KEY, PRIVACY, RESULTS
+from dpmcmc.storage.released_files import CHECKPOINT, CONFIDENTIAL, CONFIG, KEY, PRIVACY, RESULTS
 from dpmcmc.storage.run_folder import RunFolder, day_of, today
 from dpmcmc.storage.surroundings import checkpoint_around
 
@@ -384,9 +384,11 @@ def status_of(folder: Path) -> str | None:
     ``withheld``   no guarantee covers the draws, so they lie in ``confidential/``
     ``diverged``   a chain left the range of floats, at a step that may be published
     ``failed``     no draw was made, for a reason that depends on the records and may not be published
-    None           it has not ended
+    None           it has not ended, or its ledger does not know: then its checkpoint is still there
     =============  ====================================================================================
     """
+    if (folder / CONFIDENTIAL / CHECKPOINT).is_dir():
+        return None
     said = read_table(folder / PRIVACY)
     files = said.get(KEY)
     if not isinstance(files, dict):
