@@ -18,7 +18,7 @@ from .errors import NoGuarantee as NoGuarantee
 from .errors import NotForIntervals as NotForIntervals
 from .estimators.fitting import fit as fit
 from .estimators.suggestion import suggest as suggest
-from .planning.making import plan as plan
+from .mechanisms.chain import plan as plan
 from .planning.plan import Plan as Plan
 from .planning.private_metric import PrivateMetric as PrivateMetric
 from .privacy.accounting.guarantee import Guarantee as Guarantee

@@ -29,7 +29,7 @@ def records(n=N, seed=0):
 def plan_of(target=LOGISTIC, metric=None, epsilon=1.0, delta=1e-4, **more: Any) -> Any:
     metric = dpmcmc.PrivateMetric() if metric is None else metric
     privacy = {key: more.pop(key) for key in ("adjacency", "accountant", "clip") if key in more}
-    settings = {"sampler": dpmcmc.SGLD(step_size=0.5), "steps": 6, "num_records": N} | more
+    settings = {"sampler": dpmcmc.SGLD(step_size=0.5), "steps": 6, "num_records": N, "end": None} | more
     promise = dpmcmc.Privacy(epsilon=epsilon, delta=delta, **privacy)
     return dpmcmc.plan(target, privacy=promise, metric=metric, **settings)
 

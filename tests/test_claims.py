@@ -31,7 +31,7 @@ def fitted(table, columns, label, epsilon):
 def usable(result):
     """Names whose intervals may be reported."""
     table = result.summary().to_dict()
-    return [name for name, one in zip(table["name"], table["usable"], strict=True) if one]
+    return [name for name, one in zip(table["name"], table["use"], strict=True) if one == "yes"]
 
 
 def collinear(rng):

@@ -215,8 +215,8 @@ def test_a_summary_names_the_coefficients_that_are_the_priors():
     text = dict(result.summary().said)
     assert "intervals" in result.usable_for
     # The intercept is the prediction where every number is 0, so it has that coefficient in it.
-    names = text["no interval"].partition(":")[0].split(", ")
+    names = text["mostly prior"].partition(":")[0].split(", ")
     assert "rare" in names
     assert not any(name.startswith("x") for name in names)
-    assert [name for name, usable in zip(*map(result.summary().to_dict().get, ("name", "usable")), strict=True)
-            if not usable] == names  # fmt: skip
+    table = result.summary().to_dict()
+    assert {name for name, use in zip(table["name"], table["use"], strict=True) if use == "prior"} == set(names)

@@ -16,7 +16,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.planning import making
+from dpmcmc.mechanisms import chain
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
@@ -149,7 +149,7 @@ def test_the_closed_form_gives_every_minibatch_its_noise(own):
 
 def test_a_plan_that_composes_as_independent_is_caught(monkeypatch):
     """Planted fault."""
-    monkeypatch.setattr(making, "multiples", lambda second: (1.0, second.ratio / (1 + KAPPA)))
+    monkeypatch.setattr(chain, "multiples", lambda second: (1.0, second.ratio / (1 + KAPPA)))
     with pytest.raises(AssertionError):
         one_event_per_minibatch(query_plan(Poisson(40.0), ratio=1.0, accountant="rdp"))
 

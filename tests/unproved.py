@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpmcmc.planning import making
+from dpmcmc.mechanisms import chain
 from dpmcmc.privacy.accounting import noise_tables
 
 
@@ -11,5 +11,5 @@ def plan_any_epsilon(patch: pytest.MonkeyPatch) -> None:
 
     The noise stays what it is, and no test of a guarantee may use it.
     """
-    patch.setattr(making, "_coordinates", lambda *_: None)
+    patch.setattr(chain, "_coordinates", lambda *_: None)
     patch.setattr(noise_tables, "releases_event", lambda events: ())

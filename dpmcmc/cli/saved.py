@@ -32,7 +32,7 @@ from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
-from dpmcmc.planning.making import check_fit
+from dpmcmc.mechanisms.chain import check_fit
 from dpmcmc.planning.permitted_uses import NO_DRAWS
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee

@@ -252,9 +252,10 @@ class Config(Section):
         None,
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
-    end: EndSection | None = Field(
-        None,
-        description="Releases where the path ends, of a run in metric gram; the posterior follows from both.",
+    end: EndSection | Literal["auto"] | None = Field(
+        "auto",
+        description="How a posterior follows from the path of a run in metric gram, and what is released for it at "
+        "the end; auto: as in Python; null: the draws are the chain's own.",
     )
     privacy: PrivacySection | None = Field(description="null: no guarantee about whole records.")
     run: RunSection | None = None
@@ -353,7 +354,7 @@ class Config(Section):
                 "a sampler reads rows, and workers compute sums of a table in partitions; leave it out",
             )
         for key, section in self.sections("metric", "end").items() if mechanism is not None else ():
-            if section is not None:
+            if section not in (None, "auto"):
                 yield key, f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
@@ -371,7 +372,7 @@ class Config(Section):
         """Yield (YAML path, error) of what does not go with randomised labels."""
         beside = self.sections("privacy", "mechanism", "metric", "end") if self.data.labels is not None else {}
         for key, section in beside.items():
-            if section is not None:
+            if section not in (None, "auto"):
                 yield (
                     key,
                     "is for a promise about whole records, and data.labels promises something about one label with "
@@ -426,9 +427,8 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
-    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"] if config.mechanism else []
-    if config.end is None:
-        absent.append("end")
+    around = ["metric", "end"]
+    absent = ["sampler", "sampling", *around] if config.one_shot else around if config.mechanism else []
     if config.mechanism is None:
         absent.append("mechanism")
     if config.one_shot and config.run is not None:

@@ -29,8 +29,8 @@ from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work_table import work_of
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid
+from dpmcmc.mechanisms.chain import plan
 from dpmcmc.mechanisms.label_posterior import plan_labels
-from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.promise import Privacy
@@ -104,7 +104,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
             num_records=n,
             sampler=sampler,
             metric=None if config.metric is None else add_public_facts(_build(config.metric), spec.facts),
-            end=None if config.end is None else add_public_facts(_build(config.end), spec.facts),
+            end=config.end if config.end in (None, "auto") else add_public_facts(_build(config.end), spec.facts),
             privacy=_privacy(config),
             schema=spec.schema,
             **length,

@@ -14,7 +14,7 @@ from dpmcmc.errors import (
     InputError,
     check_fields,
 )
-from dpmcmc.planning.making import MOST_STEPS, length
+from dpmcmc.mechanisms.chain import MOST_STEPS, length
 from dpmcmc.privacy.accounting.sampling import Sampling
 
 

@@ -114,7 +114,7 @@ class MetricRelease:
         """Return the run in the units of the metric, and its records; see :class:`ReleaseWork`."""
         assert isinstance(run.target, WhitenedRows | Whitened)
         target = run.target.at(made.root, made.inverse)
-        if self._plan.verdict.from_path:
+        if self._plan.end is not None:
             # The posterior asks for the error of the second moment, which is computed beside the chain.
             ahead = (np.zeros_like(made.root),)
             Thread(target=made.denoised.error, args=ahead, daemon=True).start()

@@ -3,8 +3,8 @@
 It also sums how far points are from the mean of their block, for kept draws may hide how hot a path is: steps that
 overshoot alternate in sign, and every other one of them looks calm.
 
-Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
-(``inference/trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
+Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says. They are functions
+of what the sampler is given, so they are as private as its draws.
 Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
 """
 
@@ -29,9 +29,6 @@ from dpmcmc.storage.pytree import (
     PyTree,
 )
 
-#: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
-LARGEST = 1024
-
 
 class Means(NamedTuple):
     """Means of a block of steps, weighted by 1/s_t².
@@ -40,7 +37,7 @@ class Means(NamedTuple):
         positions: of the points at which gradients were released.
         gradients: of the gradients.
         scatter: Σ (θ_t − mean of its block)(θ_t − mean of its block)ᵀ/s_t² over all steps of blocks that are done,
-            (d, d); None where a block is one step, or d exceeds ``LARGEST``.
+            (d, d); None where a block is one step.
     """
 
     positions: PyTree
@@ -121,7 +118,7 @@ class Recorded(SamplerOffers):
         """State at a starting point."""
         zeros = jax.tree.map(jnp.zeros_like, position)
         size = jnp.size(position)
-        none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
+        none = None if self.thin == 1 else jnp.zeros((size, size), jnp.float32)
         weight = jnp.zeros((), jnp.float32)
         return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
 

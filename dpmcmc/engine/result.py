@@ -7,7 +7,6 @@ path. Where neither may be reported there is no posterior, and the verdict says 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -29,11 +28,12 @@ from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, 
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
+from dpmcmc.inference.evidence import CALLED, REFUSED_WITH_ALL, Evidence
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
-from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.path_posterior import PathPosterior
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
-from dpmcmc.inference.trace import PathPosterior, Trace
+from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
@@ -201,30 +201,24 @@ class Result:
         """Path of the run after burn-in, as it was released.
 
         Raises:
-            UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
+            UnsupportedCombination: no posterior is concluded from it, so it is not kept.
         """
-        return self.plan.released_path or trace_of(self.plan, self.released, self.means, self.metric)
+        return self.plan.released_path or trace_of(self.plan, self.means, self.metric)
 
     @on_one_blas_thread
-    def noise_aware(self, gram: np.ndarray | None = None) -> PathPosterior:
-        """Return the posterior given all that a run in a metric released: its intervals account for the noise.
+    def noise_aware(self) -> PathPosterior:
+        """Return the posterior given all that was released: its intervals account for the noise of privacy.
 
-        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the
-        model and the prior are true.
-
-        Args:
-            gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.
+        It costs nothing more. :attr:`draws` and :attr:`posterior` of a chain with an end are made of it.
 
         Raises:
-            UnsupportedCombination: the run does not identify a posterior; the reason, and what would.
+            UnsupportedCombination: the run concludes no such posterior; what would.
         """
-        return self._given_path if gram is None else self.trace.posterior(gram)
-
-    @functools.cached_property
-    @on_one_blas_thread
-    def _given_path(self) -> PathPosterior:
         if self.evidence is None:
-            return self.trace.posterior()
+            raise UnsupportedCombination(
+                f"noise_aware: no posterior is concluded from {self.plan.label} on this target; run a sampler in "
+                "metric gram on a logistic regression, or use mechanism noise_aware."
+            )
         return dataclasses.replace(self.evidence.posterior(), doubts=self.evidence.objections)
 
     @property
@@ -269,20 +263,12 @@ class Result:
         )
         if broken is not None:
             return found.without_prediction(broken).without_intervals((broken,))
+        if self.evidence is None:
+            return found
         if self.plan.end is not None:
-            found = found.with_path(self.plan.end.intervals)
-        if self.evidence is not None:
-            found = found.without_intervals(self.evidence.objections)
-            found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
-        if self.evidence is not None or (INTERVALS in found.usable_for and not found.from_path):
-            return found
-        if self.means is None and self.plan.released_path is None:
-            return found
-        try:
-            given = self.noise_aware()
-        except UnsupportedCombination as error:
-            return found.without_path(str(error))
-        return found.with_path().without_intervals(given.doubts)
+            found = found.with_path(self.plan.verdict.intervals)
+        found = found.without_intervals(self.evidence.objections)
+        return found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
 
     @property
     def usable_for(self) -> list[str]:
@@ -317,13 +303,11 @@ class Result:
         chains = self.plan.has_chains and not self.verdict.from_path
         reading = self._reading(original_units)
         shown = reading.of(self.draws, most)
-        weak: list[str] = []
-        if self.evidence is not None:
+        uses = (CALLED if INTERVALS in self.usable_for else REFUSED_WITH_ALL,) * len(shown.names)
+        if self.evidence is not None and INTERVALS in self.usable_for:
             directions = reading.directions(self.draws, most)
-            if directions is not None and INTERVALS in self.usable_for:
-                found = self.evidence.weak(directions)
-                weak = [name for name, one in zip(shown.names, found, strict=True) if one]
-        return Summary.of_draws(shown, level, self.verdict, chains, weak)
+            uses = uses if directions is None else self.evidence.uses(directions)
+        return Summary.of_draws(shown, level, self.verdict, chains, uses)
 
     @on_one_blas_thread
     def effects(self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9) -> Effects:
@@ -511,8 +495,7 @@ class Result:
         if self.evidence is not None:
             folder.write(EVIDENCE_FILE, self.evidence.content())
         if self.means is not None:
-            with contextlib.suppress(UnsupportedCombination):  # no posterior follows from the path
-                folder.write(TRACE_FILE, self.trace.content())
+            folder.write(TRACE_FILE, self.trace.content())
 
 
 def netcdf(result: Result) -> bytes:

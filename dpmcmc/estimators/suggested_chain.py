@@ -23,8 +23,8 @@ from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.simulated_rows import DESIGNS, simulated_rows
 from dpmcmc.inference.released_metric import MetricName, metric_floor
+from dpmcmc.mechanisms.chain import plan
 from dpmcmc.planning.forecast import curvatures
-from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.privacy.accounting.promise import Privacy

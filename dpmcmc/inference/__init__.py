@@ -4,7 +4,7 @@
 ``curvature``    of a score, from normal rows;  ``corrected_matrix`` by a release of it
 ``denoised_moment``  a second moment, from a noisy release;  ``released_metric`` what a run makes of one
 ``scores``       bounded scores of a record (``bounded_score``), one file a family
-``trace``        the path of a run in a metric, and the posterior that follows (``path_law``, ``path_curvature``)
+``path_posterior``  the posterior that is concluded;  ``trace`` the path of a run that one is concluded from
 ``evidence``     what a noise-aware release says: checks and Bayes factors
 ``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
 ``decompositions``  eigenvalues and singular values where LAPACK's faster algorithms fail
@@ -13,5 +13,5 @@
 """
 
 from dpmcmc.inference.evidence import Evidence as Evidence
-from dpmcmc.inference.trace import PathPosterior as PathPosterior
+from dpmcmc.inference.path_posterior import PathPosterior as PathPosterior
 from dpmcmc.inference.trace import Trace as Trace

@@ -35,7 +35,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -44,8 +44,8 @@ from dpmcmc.data.structure import RowStructure, contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import normal_law, saved_arrays
 from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, chi_square_tail, moved_by_prior, pull
+from dpmcmc.inference.path_posterior import PathPosterior
 from dpmcmc.inference.predicted_width import elasticity, variances
-from dpmcmc.inference.trace import PathPosterior
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
 
@@ -53,14 +53,31 @@ from dpmcmc.storage.blas import on_one_blas_thread
 Without = str | Sequence[int | str]
 #: Share of the prior's variance that a release must remove.
 LEAST_LEARNED = 0.1
-#: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients that may be weak.
-#: On public tables the prior's covered .3 to 1, by how they lie to the others that the prior was chosen by.
-OF_PRIOR, MOST_WEAK = 1 / 2, 1 / 3
+#: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients of which too
+#: little may be said. On public tables the prior's covered .3 to 1, by how they lie to the others that the prior was
+#: chosen by.
+OF_PRIOR, MOST_LEFT = 1 / 2, 1 / 3
 #: By how much the interval of a coefficient may grow under the curvature that the releases confirm; standard deviations
 #: by which a prior twice as wide may move it. On public tables coefficients beyond these covered 0 to .7.
 MOST_GROWTH, MOST_PULL = 1.5, 0.5
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
+
+
+class IntervalUse(NamedTuple):
+    """For what an interval is: ``yes``, to be reported; ``prior``, mostly the prior's; ``no``; and why not ``yes``."""
+
+    use: Literal["yes", "prior", "no"]
+    why: str = ""
+
+
+CALLED = IntervalUse("yes")
+OF_NOISE = IntervalUse("no", "it would be far wider were the curvature what the releases confirm")
+OF_RARE_LEVEL = IntervalUse("no", "its level has hardly any record with some label")
+OF_THE_PRIOR = IntervalUse("prior", "the prior says more of it than the records")
+PULLED_BY_PRIOR = IntervalUse("prior", "a prior twice as wide would move it")
+#: Of an interval that the verdict on the whole release refuses.
+REFUSED_WITH_ALL = IntervalUse("no", "the verdict on the whole release")
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,42 +233,46 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif (left := float(np.mean(self.weak(self._coefficients())))) > MOST_WEAK:
+        elif (left := self._left()) > MOST_LEFT:
             out.append(
                 f"the releases say too little of {left:.0%} of the coefficients; take a larger epsilon, more records, "
                 "fewer columns or ranges that the rows fill"
             )
         return tuple(out)
 
-    @on_one_blas_thread
-    def weak(self, directions: np.ndarray) -> np.ndarray:
-        """Return of which sums of coefficients the releases say too little for an interval, (m,) bool.
+    def _left(self) -> float:
+        """Return the share of coefficients of which the releases say too little for the whole to be reported.
 
-        Such a sum has one of these. A prior whose scale the release chose says more of it than the records: its
-        interval follows the other coefficients, by which the scale was chosen. Its interval would be far wider if the
-        curvature were what the releases confirm. A prior twice as wide moves it. It is of a level where some label is
-        too rare.
+        A declared prior is the user's own: it speaks for what is mostly its own, and for levels with hardly any record.
+        One whose scale was chosen by the other coefficients does not.
+        """
+        found = self.uses(self._coefficients())
+        return float(np.mean([use is OF_NOISE or (self.chosen and use is not CALLED) for use in found]))
+
+    @on_one_blas_thread
+    def uses(self, directions: np.ndarray) -> tuple[IntervalUse, ...]:
+        """Return for what the interval of each of m sums of coefficients is, and why not where it is for nothing.
 
         Args:
             directions: weights of the coefficients in each sum, (m, d).
         """
-        out = np.zeros(len(directions), bool)
-        # A level that others are compared with has no weights.
+        # A level that others are compared with has no weights, and nothing can be wrong with it.
         some = np.any(directions != 0, axis=1)
         weights = directions[some]
         covariance = widened = self.posterior().covariance
         if self.least is not None:
             widened = dataclasses.replace(self, curvature=self.least).posterior().covariance
         std, widest = (np.sqrt(variances(one, weights)) for one in (covariance, widened))
-        moved = weights @ self._moved()
-        found = (widest > MOST_GROWTH * std) | (np.abs(moved) > MOST_PULL * std)
-        if self.chosen:
-            precision = np.linalg.inv(self._prior)
-            found |= elasticity(widened, precision, weights) > OF_PRIOR
-        if self.rare is not None:
-            found |= np.any(weights[:, self.rare] != 0, axis=1)
-        out[some] = found
-        return out
+        rare = np.zeros(len(self.scales), bool) if self.rare is None else self.rare
+        precision = np.linalg.inv(self._prior)
+        judged = (
+            (OF_NOISE, widest > MOST_GROWTH * std),
+            (OF_RARE_LEVEL, np.any(weights[:, rare] != 0, axis=1)),
+            (OF_THE_PRIOR, elasticity(widened, precision, weights) > OF_PRIOR),
+            (PULLED_BY_PRIOR, np.abs(weights @ self._moved()) > MOST_PULL * std),
+        )
+        found = iter([next((use for use, holds in judged if holds[k]), CALLED) for k in range(len(weights))])
+        return tuple(next(found) if one else CALLED for one in some)
 
     def _coefficients(self) -> np.ndarray:
         """Return the sums of coefficients that rows identify, one for each of them, (m, d)."""

@@ -15,8 +15,7 @@ or (n, K, K). A limit is a number or (n,).
 
 :func:`score_of` returns the family of a target. A new family is one class here, its target's file, and one line of
 ``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label, as chains clip,
-is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too. A family of
-several predictors may not yet.
+is a :class:`LabelBlind` one.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
 
-#: Families whose scores are weighted blindly to labels, by the name that a saved path has.
-LABEL_BLIND: dict[str, type[LabelBlind]] = {"logistic": Logistic, "linear": Linear}
 #: From a target to its score.
 SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     LogisticRegression: lambda target: Logistic(),
@@ -60,7 +57,6 @@ def score_of(target: object) -> BoundedScore | None:
 
 
 __all__ = [
-    "LABEL_BLIND",
     "MODEL_SCORES",
     "SCORES",
     "BoundedScore",

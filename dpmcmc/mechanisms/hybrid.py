@@ -15,8 +15,8 @@ from annotated_types import Gt, Lt
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
+from dpmcmc.mechanisms import chain
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.promise import Accountant, Calibrator, Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
@@ -95,7 +95,7 @@ class Hybrid:
             delta=delta,
             adjacency=adjacency,
         )
-        return making.plan(
+        return chain.plan(
             target,
             num_records=num_records,
             sampler=self.sampler,

@@ -36,10 +36,9 @@ import numpy as np
 from dpmcmc.engine.work import Within
 from dpmcmc.engine.work_table import work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms import vote
+from dpmcmc.mechanisms import chain, vote
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sums_in_blocks import Loss, check_loss
-from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -101,7 +100,7 @@ class Chain:
         adjacency: str = "replace_one",
     ) -> Plan:
         """Return the run's plan on ``num_records`` records."""
-        return making.plan(
+        return chain.plan(
             target,
             num_records=num_records,
             sampler=self.sampler,

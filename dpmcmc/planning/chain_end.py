@@ -8,23 +8,15 @@ asked before the chain is planned, so that the noise of both keeps one promise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dpmcmc.planning.description import Description
 from dpmcmc.planning.permitted_uses import Use
-from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.stages import Stage
 from dpmcmc.planning.whole_plan import WholePlan
 from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.events import Event
-from dpmcmc.privacy.accounting.promise import Privacy
-from dpmcmc.targets.base import Target
-
-#: κ of a metric whose chain has an end, where none is given. A score is weighted where it is longer than the clip. From
-#: κ = 1 on these are the scores of longer rows than a typical one, so the best-fitting coefficients are nearly those of
-#: the score without weights; at the metric's own κ of 1/2 they were up to several standard errors away.
-CLIP_RATIO = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +43,8 @@ class ChainEnd(Stage):
 
     @property
     def label(self) -> str:
-        """Name of the mechanism."""
-        return type(self.mechanism).__name__
+        """Name of the mechanism; empty where nothing is released, so that the run is the sampler's alone."""
+        return type(self.mechanism).__name__ if self.share else ""
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -75,19 +67,12 @@ class ChainEnd(Stage):
                 "numbers": self.numbers,
             }
         }
-        said = (
-            f"{self.label}: curvature and spread of scores are released where the path ends, with "
-            f"{100 * self.share:.3g} % of the squared budget; the posterior follows from them and from the path"
+        said = "the posterior follows from the path and from the metric, at no further cost"
+        if self.share:
+            said = (
+                f"curvature and spread of scores are released where the path ends, with {100 * self.share:.3g} % of "
+                "the squared budget; the posterior follows from them and from the path"
+            )
+        return Description(
+            {"end": section(self.mechanism)}, stated, stated, [("end", f"{type(self.mechanism).__name__}: {said}")]
         )
-        return Description({"end": section(self.mechanism)}, stated, stated, [("end", said)])
-
-
-class EndsChains(Protocol):
-    """A mechanism whose releases may follow a chain in a private metric."""
-
-    def end_of_chain(self, target: Target, metric: PlannedMetric, num_records: int, privacy: Privacy) -> ChainEnd:
-        """Return the stage after a chain, with its noise settled.
-
-        Raises:
-            UnsupportedCombination: nothing is derived for the target.
-        """

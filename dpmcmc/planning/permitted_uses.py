@@ -36,10 +36,6 @@ BEST_FIT = "for the best-fitting coefficients, whether or not the model is true"
 SPAN = 50.0
 
 
-#: Intervals of a posterior that follows from a released path.
-FROM_PATH = Use(True, f"Yes, {IF_TRUE}: the posterior given the whole released path accounts for the noise of privacy.")
-
-
 @dataclass(frozen=True)
 class Verdict:
     """Permitted uses of draws; the reason for intervals is "Yes, CONDITION: WHY".
@@ -99,21 +95,9 @@ class Verdict:
             "from_path": self.from_path,
         }
 
-    def with_path(self, intervals: Use = FROM_PATH) -> Verdict:
+    def with_path(self, intervals: Use) -> Verdict:
         """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
         return replace(self, intervals=intervals, from_path=True)
-
-    def without_path(self, why: str) -> Verdict:
-        """Return the verdict on a run whose path gives no posterior.
-
-        Args:
-            why: the refusal, one sentence.
-        """
-        reason = why.removeprefix("noise_aware: ").replace(". ", "; ")
-        told = self.intervals.why.removesuffix(".")
-        said = f"{REFUSED}: {reason}" if self.from_path else f"{told}; no posterior follows from the path: {reason}"
-        brief = self.intervals.briefly or "the path identifies no posterior"
-        return replace(self, intervals=Use(False, said, brief), from_path=False)
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.

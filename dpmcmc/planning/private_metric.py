@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from annotated_types import Gt, Lt
 
@@ -117,6 +117,10 @@ class PlannedMetric(Stage):
     def typical_norm(self) -> float:
         """C/κ, the typical norm in the metric of a row (``gram``) or a gradient (``second_moment``)."""
         return self.clip / self.asked.ratio
+
+    def clipped_at(self, ratio: float) -> Self:
+        """Return the metric with another κ, which its release does not depend on."""
+        return dataclasses.replace(self, asked=dataclasses.replace(self.asked, clip_ratio=ratio))
 
     @property
     def charge(self) -> Earlier:

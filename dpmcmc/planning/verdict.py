@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmcmc.errors import NotForIntervals, UnsupportedCombination
+from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
 from dpmcmc.planning.obstacles import UNMIXED, Obstacle, clip_bias, obstacles
-from dpmcmc.planning.path import check_path
+from dpmcmc.planning.path import equal_steps
 from dpmcmc.planning.permitted_uses import FACTS, IF_TRUE, INTERVALS, REFUSED, Use, Verdict
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 SIGNAL, SPREAD = 3.0, 20.0
 #: Largest split R-hat and least effective sample size of released draws, over coordinates, for intervals.
 RHAT, ESS = 1.1, 20.0
+#: Steps of equal weight that a path identifies a posterior by, at least.
+FEWEST_STEPS = 32
 #: Draws of a mechanism that an interval is read from, at least.
 FEWEST_DRAWS = 100
 
@@ -59,15 +61,16 @@ def of_plan(plan: Plan) -> Verdict:
         return _of_release(plan, plan.release)
     known = curvatures(plan)
     verdict = _of_run(plan, _intervals(obstacles(plan, known)), known)
-    if plan.end is not None:
-        return verdict.with_path(plan.end.intervals)
-    if INTERVALS in verdict.usable_for:
-        return verdict
-    try:
-        check_path(plan)
-    except UnsupportedCombination:
-        return verdict
-    return verdict.with_path()
+    return verdict if plan.end is None else verdict.with_path(_of_path(plan, plan.end.intervals))
+
+
+def _of_path(plan: Plan, derived: Use) -> Use:
+    """Judge intervals of the posterior that follows from a path, given whether they are derived."""
+    steps = equal_steps(plan)
+    if not derived.usable or steps > FEWEST_STEPS * (1 - 1e-6):
+        return derived
+    why = f"the kept part of the path has {steps:.3g} steps of equal weight, and fewer than {FEWEST_STEPS} do not"
+    return Use(False, f"{REFUSED}: {why} identify the posterior; take more steps or a shorter burn_in.", "a short path")
 
 
 def with_verdict(plan: Plan) -> Plan:
@@ -147,7 +150,7 @@ def warn_unless_for_intervals(plan: Plan) -> None:
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if isinstance(score, LabelBlind) and plan.run is not None and plan.label_blind:
-            use += _from_path(plan)
+            use += "" if plan.in_metric else " or a private metric (metric=dpmcmc.PrivateMetric())"
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
     warnings.warn(
@@ -161,15 +164,6 @@ def warn_of_release(plan: Plan, verdict: Verdict) -> None:
     """Warn the caller of ``dpmcmc.sample`` where a release says of itself that its intervals may not hold."""
     if INTERVALS in plan.usable_for and INTERVALS not in verdict.usable_for:
         warnings.warn(verdict.reasons[INTERVALS], NotForIntervals, stacklevel=3)
-
-
-def _from_path(plan: Plan) -> str:
-    """Return how the path of a regression with label-blind weights leads to intervals, to stand after another way."""
-    if not plan.in_metric:
-        return " or a private metric (metric=dpmcmc.PrivateMetric())"
-    if plan.metric is None or not plan.metric.asked.of_rows:
-        return " or this run's result.noise_aware(gram=...) with a public second moment of the rows"
-    return ""
 
 
 def _of_run(plan: Plan, intervals: Use, known: Curvatures, metric: ReleasedMetric | None = None) -> Verdict:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import convergence
+from dpmcmc.inference.evidence import CALLED, REFUSED_WITH_ALL, IntervalUse
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.permitted_uses import Verdict
 from dpmcmc.report.coefficients import Shown
@@ -120,7 +121,7 @@ class Summary:
         own_units: whether numbers are in the units of the columns before their encoding.
         spans: of the columns, where numbers are in their units; else None.
         from_path: whether the draws are those of a posterior that follows from the path of a chain.
-        weak: names of the parameters of which the releases say too little for an interval.
+        uses: for what the interval of each parameter is (:class:`~dpmcmc.inference.evidence.IntervalUse`).
     """
 
     names: tuple[str, ...]
@@ -137,7 +138,7 @@ class Summary:
     own_units: bool = False
     spans: Spans | None = None
     from_path: bool = False
-    weak: tuple[str, ...] = ()
+    uses: tuple[IntervalUse, ...] = ()
 
     @classmethod
     def of_draws(
@@ -146,7 +147,7 @@ class Summary:
         level: float,
         verdict: Verdict,
         chains: bool,
-        weak: Sequence[str] = (),
+        uses: Sequence[IntervalUse],
     ) -> Summary:
         """Return the summary of draws.
 
@@ -155,8 +156,7 @@ class Summary:
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
-            weak: names of the parameters of which the releases say too little for an interval, while others may be
-                reported.
+            uses: for what the interval of each parameter is.
 
         Raises:
             ValueError: a level outside (0, 1).
@@ -173,23 +173,23 @@ class Summary:
             high,
             level,
             verdict.intervals.usable,
-            (*verdict.permissions(), *_weak_said(weak), *shown.said),
+            (*verdict.permissions(), *_use_said(every.names, uses), *shown.said),
             shown.total,
             ess,
             rhat,
             shown.own_units,
             shown.spans,
             verdict.from_path,
-            tuple(weak),
+            tuple(uses),
         )
 
-    def to_dict(self) -> dict[str, list[str] | list[float] | list[bool]]:
+    def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them.
 
-        ``usable`` says of each parameter whether its interval may be reported.
+        ``use`` says of each interval whether it may be reported: ``yes``; ``prior``, it is mostly the prior's; ``no``.
         """
-        usable = [self.intervals and name not in self.weak for name in self.names]
-        return {"name": list(self.names)} | self._numbers() | {"usable": usable}
+        uses: list[str] = [one.use for one in self.uses]
+        return {"name": list(self.names)} | self._numbers() | {"use": uses}
 
     def _numbers(self) -> dict[str, list[float]]:
         """Return the columns of numbers."""
@@ -218,11 +218,12 @@ class Summary:
         columns = self._numbers()
         digits = {"ESS": 0, "R-hat": 3}
         rows = []
-        for name, std, *values in zip(self.names[:ROWS], self.std, *columns.values(), strict=False):
+        for name, use, std, *values in zip(self.names[:ROWS], self.uses, self.std, *columns.values(), strict=False):
             places = [digits.get(title, decimals(std)) for title in columns]
             texts = (f"{value:.{place}f}" for value, place in zip(values, places, strict=True))
-            rows.append([printable(name), *(text.replace("nan", "–") for text in texts)])
-        return ["name", *columns], rows
+            said = [use.use] if self.intervals else []
+            rows.append([printable(name), *(text.replace("nan", "–") for text in texts), *said])
+        return ["name", *columns, *(["use"] if self.intervals else [])], rows
 
     def __str__(self) -> str:
         titles, rows = self.cells()
@@ -292,10 +293,16 @@ def _tails(level: float) -> tuple[float, float]:
     return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
 
 
-def _weak_said(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return what is said of parameters that have no interval; nothing where there are none."""
-    if not names:
-        return ()
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    text = f"{', '.join(names[:_NAMED])}{more}: the releases say too little of them; do not report their intervals"
-    return (("no interval", text),)
+def _use_said(names: Sequence[str], uses: Sequence[IntervalUse]) -> list[tuple[str, str]]:
+    """Return what is said of parameters whose intervals are not to be reported, by why; nothing where all are."""
+    alike: dict[IntervalUse, list[str]] = {}
+    for name, use in zip(names, uses, strict=True):
+        alike.setdefault(use, []).append(name)
+    alike.pop(CALLED, None)
+    alike.pop(REFUSED_WITH_ALL, None)
+    said = []
+    for use, those in alike.items():
+        more = f" and {len(those) - _NAMED} more" if len(those) > _NAMED else ""
+        kind = "mostly prior" if use.use == "prior" else "no interval"
+        said.append((kind, f"{', '.join(those[:_NAMED])}{more}: {use.why}"))
+    return said

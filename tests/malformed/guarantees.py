@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmcmc import SGLD, Poisson, Privacy, sample, targets
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.planning.making import plan
+from dpmcmc.mechanisms.chain import plan
 from dpmcmc.report.privacy_json import privacy_json
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, tree, without
 

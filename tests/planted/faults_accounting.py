@@ -10,9 +10,9 @@ import pytest
 
 from dpmcmc.cli import sweep
 from dpmcmc.engine import checked_records
-from dpmcmc.mechanisms import OPS
+from dpmcmc.mechanisms import OPS, chain
 from dpmcmc.mechanisms.one_shot import PrivacySpec
-from dpmcmc.planning import making, noise
+from dpmcmc.planning import noise
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, group, grouping, objective, pld, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -56,11 +56,11 @@ def _charged_before_rounding(patch: Patch) -> None:
 
 
 def _second_for_free(patch: Patch) -> None:
-    patch.setattr(making, "multiples", lambda second: (1.0,))
+    patch.setattr(chain, "multiples", lambda second: (1.0,))
 
 
 def _second_as_another_batch(patch: Patch) -> None:
-    patch.setattr(making, "multiples", lambda second: (1.0,) if second is None else (1.0, second.ratio))
+    patch.setattr(chain, "multiples", lambda second: (1.0,) if second is None else (1.0, second.ratio))
 
 
 def _half_the_sensitivity(patch: Patch) -> None:

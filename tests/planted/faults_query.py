@@ -12,7 +12,7 @@ import pytest
 
 from dpmcmc.data.owners import MASK
 from dpmcmc.engine import program as program_room
-from dpmcmc.planning import making
+from dpmcmc.mechanisms import chain
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
@@ -211,7 +211,7 @@ FAULTS = (
     Fault(
         "a record of zeros for an absent one",
         "A model with a constant feature or an intercept site takes zeros for nobody, and nobody adds up to C.",
-        lambda patch: patch.setattr(making, "check_absent", lambda target, adjacency, table: None),
+        lambda patch: patch.setattr(chain, "check_absent", lambda target, adjacency, table: None),
         (checks.a_model_without_an_absent_record_is_refused,),
     ),
     Fault(

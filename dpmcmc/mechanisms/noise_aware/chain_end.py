@@ -10,8 +10,11 @@ A chain in a metric of rows has released the rows' second moment Ĝ₁ and, step
 minibatches, each clipped blindly to its label. Its score is the bounded score of ``fit`` in another metric, F of the
 chain: ψ = w(η)(μ(η) − y) with ‖F⁻¹x‖|ψ| <= C (``inference/bounded_score.py``). So the same releases complete it: the
 second moment of rows again, whitened by Ĝ₁, and curvature H and spread B of the score where the posterior is, given the
-path. The mean of the path's gradients then is one gradient with a known law (``regression_conclusion.py``). It has two
-more known parts than one of ``fit``:
+path. Of more than :data:`MOST_RELEASED` coefficients none of these is released, and both are those of normal rows with
+the second moment Ĝ₁.
+
+The mean of the path's gradients then is one gradient with a known law (``regression_conclusion.py``). It has two more
+known parts than one of ``fit``:
 
 * points spread about their mean θ̄ with a covariance that the path shows, so slopes are averaged over points of it;
 * minibatches of rate q add (1 − q)/q B to the covariance of one step's gradient: Poisson batches by their law, and
@@ -29,33 +32,49 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.decompositions import spectral
-from dpmcmc.inference.path_law import PathGradients
+from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.inference.trace import Trace
+from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.trace import PathGradients, Trace
 from dpmcmc.mechanisms.noise_aware.descent import Path
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import RowsOfOwners
 from dpmcmc.mechanisms.noise_aware.prior import Concluded
 from dpmcmc.mechanisms.noise_aware.regression_conclusion import concluded
-from dpmcmc.mechanisms.noise_aware.regression_plan import RegressionPlan
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED, RegressionPlan
 from dpmcmc.mechanisms.noise_aware.regression_rows import ReleasedRows, prior_of_rows, release_whitened
 from dpmcmc.mechanisms.noise_aware.regression_run import Released, State, release_ends
-from dpmcmc.mechanisms.noise_aware.release import Noise, calibrated
+from dpmcmc.mechanisms.noise_aware.release import Noise, Release
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
-from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
-from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PlannedMetric
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.record_sums import Records, asked
-from dpmcmc.targets.base import target_offers
+from dpmcmc.targets.base import Target, target_offers
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Keys of the releases, at least.
 _KEYS = 8
+#: κ of a metric where a curvature is released, unless one is given. A score is weighted where it is longer than the
+#: clip. From κ = 1 on these are the scores of longer rows than a typical one, so the best-fitting coefficients are
+#: nearly those of the score without weights; at the metric's own κ of 1/2 they were up to several standard errors away.
+CLIP_RATIO = 1.5
+#: Largest prior standard deviation of a logit at which intervals were seen to cover, where rows are taken as normal.
+LARGEST_PRIOR_STD = 3.0
+#: Intervals with the covariance of the records' own scores, and why those of the model's hold.
+SANDWICH = Use(
+    True,
+    f"Yes, {BEST_FIT}: the draws account for the noise of privacy and for how scores vary. Supposed are independent "
+    "records, and as many as make a sum of scores normal.",
+)
+OF_MODEL = f"Yes, {IF_TRUE}: the draws account for the noise of privacy"
 
 
 @dataclass(frozen=True)
@@ -63,100 +82,119 @@ class EndOfChain(RegressionPlan):
     """Public facts of a regression whose gradients are a chain's; attributes are those of :class:`RegressionPlan`."""
 
     @classmethod
-    def of(cls, facts: RegressionPlan, metric: PlannedMetric) -> Self:
+    def of(cls, options: Options, target: Target, metric: PlannedMetric, sampling: Sampling) -> Self:
         """Return the facts of a regression as the end of a chain in a metric.
 
         Raises:
-            UnsupportedCombination: a model or a metric that no end is derived for.
+            UnsupportedCombination: no end is derived for the model, the metric, the batches or the covariance.
         """
-        if not isinstance(facts.score, LabelBlind) or facts.scale is not None or facts.together > 1:
-            raise UnsupportedCombination(
-                f"end: a posterior from a chain's path is derived for LogisticRegression, and the target is "
-                f"{type(facts.target).__name__}; leave end out, or use dpmcmc.fit(..., sampler=...).",
-                "end",
-            )
-        offers = target_offers(facts.target)
+        score = score_of(target)
+        if not isinstance(score, Logistic) or not isinstance(target, GeneralisedLinear):
+            raise _underived(f"is derived for LogisticRegression, and the target is {type(target).__name__}")
+        offers = target_offers(target)
         if offers.offset_bound is not None or offers.weight_scale is not None:
-            raise UnsupportedCombination(
-                "end: no posterior from a chain's path is derived for records with an offset or weights; leave it out, "
-                "or use dpmcmc.fit(..., sampler=...).",
-                "end",
-            )
-        if not metric.asked.of_rows or not facts.has_curvature:
-            raise UnsupportedCombination(
-                "end: the curvature is released of a run with metric gram and at most 100 coefficients; leave end out.",
-                "end",
-            )
-        structure = facts.options.structure or metric.asked.structure
-        options = dataclasses.replace(facts.options, structure=structure)
-        return cls(options, facts.target, facts.score, None, 1).clipped_at(metric.asked.ratio)
+            raise _underived("is derived for no records with an offset or weights")
+        if not metric.asked.of_rows:
+            raise _underived("rests on the second moment of rows, which metric gram releases")
+        if type(sampling) not in (Full, Poisson, FixedSize):
+            raise _underived(f"knows no law of the batches of {type(sampling).__name__}")
+        structure = options.structure or metric.asked.structure
+        options = dataclasses.replace(options, structure=structure)
+        found = cls(options, target, score, None, 1).clipped_at(metric.asked.ratio)
+        if options.covariance == "sandwich" and not found.has_curvature:
+            raise _underived(f"has covariance sandwich of at most {MOST_RELEASED} coefficients; take covariance model")
+        return found
+
+    @classmethod
+    def derived(cls, target: Target, metric: PlannedMetric, sampling: Sampling) -> bool:
+        """Return whether an end is derived for a chain."""
+        try:
+            cls.of(Options(), target, metric, sampling)
+        except UnsupportedCombination:
+            return False
+        return True
 
     @property
     def latest(self) -> int:
         """Number of gradients that the posterior is made of: the mean of the chain's."""
         return 1
 
-    def calibrated(self, spec: PrivacySpec) -> tuple[float, int, Calibrated]:
-        """Return the part of μ² that the releases have, how many numbers they are, and what they cost."""
-        whitened, ends = self.of_curvature(self.rows(self.design(spec.most_records)), spec.adjacency)
-        releases = [*whitened, *ends]
-        share = sum(one.share for one in releases)
-        numbers = sum(one.size for one in releases)
-        return share, numbers, calibrated(releases, spec.mu * (1 - 1e-9), spec)
+    def releases(self, num_records: int, adjacency: Adjacency) -> list[Release]:
+        """Return the releases where the path ends."""
+        if not self.has_curvature:
+            return []
+        whitened, ends = self.of_curvature(self.rows(self.design(num_records)), adjacency)
+        return [*whitened, *ends]
 
-    def concluded(
-        self, plan: Plan, metric: ReleasedMetric, trace: Trace, records: Records, key: jax.Array
-    ) -> Concluded:
+    def intervals(self) -> Use:
+        """Return whether intervals of the posterior hold, from public facts."""
+        margins = self.design(1).row_bound * self.target.prior_scale
+        if not self.has_curvature and margins > LARGEST_PRIOR_STD:
+            why = f"logits spread over up to {margins:.3g} under the prior, and intervals were seen to cover up to"
+            return Use(False, f"{REFUSED}: {why} {LARGEST_PRIOR_STD:g}; take a smaller prior_scale.", "a wide prior")
+        # Beyond a typical row's clip the weights of scores, which a wrong model makes matter, are of few records.
+        best_fit = self.options.covariance == "sandwich" and self.score.clip >= 1
+        return SANDWICH if best_fit else Use(True, f"{OF_MODEL}.")
+
+    def concluded(self, plan: Plan, trace: Trace, records: Records, key: jax.Array) -> Concluded:
         """Release where the path ends; return the posterior of the path and of that.
 
         Args:
             plan: with the noise of each release.
-            metric: of the chain.
-            trace: of the chain, after burn-in.
+            trace: of the chain, after burn-in, with its metric.
             records: of the data holder.
             key: secret, of the noise.
         """
         assert plan.end is not None
+        metric = trace.metric
         noise = Noise(plan.end.settings, iter(jax.random.split(key, _KEYS)))
         prepare = Rows(plan.target, self.design(metric.num_records).row_bound)
-        rows = self._released_rows(metric, asked(records).prepared(prepare), noise)
+        rows = self._known_rows(metric, asked(records).prepared(prepare), noise)
         state = State(self, noise, rows, LearntScore(self.score))
         gradients = trace.path()
-        path = _path(gradients, trace.root, rows)
+        path = _path(gradients, metric.root, rows)
         now = state.settled(path, rows.prior.gaussian)
         at = within(now.mean[None], rows.design.radius)[0]
-        ends = release_ends(state, at)
-        per_step = (1 - trace.rate) / trace.rate * rows.root @ ends.spread.matrix @ rows.root
-        path = path._replace(minibatch=gradients.share * per_step)
+        ends = release_ends(state, at) if self.has_curvature else None
+        spread = state.known.local(at).score if ends is None else rows.root @ ends.spread.matrix @ rows.root
+        path = path._replace(minibatch=gradients.share * (1 - trace.rate) / trace.rate * spread)
         return concluded(Released(state, path, now, at, ends))
 
-    def _released_rows(self, metric: ReleasedMetric, records: Records, noise: Noise) -> ReleasedRows:
-        """Release the rows' second moment again; return what both releases tell, in the chain's metric."""
+    def _known_rows(self, metric: ReleasedMetric, records: Records, noise: Noise) -> ReleasedRows:
+        """Return what is known of rows in the chain's metric: by its release, and by a second one if there is one."""
         num_rows = metric.num_records
         design = self.design(num_rows, metric.noisy.noise_std)
-        owners = RowsOfOwners.of(np.array([num_rows]))
 
         def mean_row_of(gram: np.ndarray) -> np.ndarray:
             return mean_row(gram, num_rows, self.intercept)
 
         moment = metric.denoised
-        first = BoundedGradient.of(moment.gram, design, self.score)
-        both = release_whitened(self, records, noise, first, metric.noisy, moment, mean_row_of)
+        both = None
+        if self.has_curvature:
+            first = BoundedGradient.of(moment.gram, design, self.score)
+            both = release_whitened(self, records, noise, first, metric.noisy, moment, mean_row_of)
+            moment = both.rows
         square = spectral(metric.gram / num_rows, lambda values: np.maximum(values, 0.0) + metric.floor)
-        own = BoundedGradient.of(both.rows.gram, design, self.score, square)
+        own = BoundedGradient.of(moment.gram, design, self.score, square)
         return ReleasedRows(
             own.prepared(records),
             design,
-            owners,
+            RowsOfOwners.of(np.array([num_rows])),
             (0.0, 0.0),
             metric.noisy,
-            both.rows,
+            moment,
             mean_row_of,
             own,
             own.norm,
-            prior_of_rows(self, own, both.rows.gram / num_rows),
+            prior_of_rows(self, own, moment.gram / num_rows),
             both,
         )
+
+
+def _underived(why: str) -> UnsupportedCombination:
+    return UnsupportedCombination(
+        f"end: a posterior from a chain's path {why}; leave end out, or use dpmcmc.fit(..., sampler=...).", "end"
+    )
 
 
 def _path(mean: PathGradients, root: np.ndarray, rows: ReleasedRows) -> Path:

@@ -29,24 +29,25 @@ from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.scores import SCORES, score_of
 from dpmcmc.inference.trace import Trace
-from dpmcmc.mechanisms.noise_aware.chain_end import EndOfChain
+from dpmcmc.mechanisms.noise_aware.chain_end import CLIP_RATIO, OF_MODEL, SANDWICH, EndOfChain
 from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
 from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.regression import Regression
-from dpmcmc.mechanisms.noise_aware.regression_plan import RegressionPlan
+from dpmcmc.mechanisms.noise_aware.release import calibrated
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.mechanisms.noise_aware.statistics import Statistics
 from dpmcmc.mechanisms.noise_aware.strategy import Strategy
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
 from dpmcmc.planning.chain_end import ChainEnd
-from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
+from dpmcmc.planning.permitted_uses import IF_TRUE, REFUSED, Use
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.storage.pytree import PyTree
@@ -57,14 +58,6 @@ from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.per_owner import PerOwner
-
-#: Intervals with the covariance of the records' own scores, and why those of the model's hold.
-_SANDWICH = Use(
-    True,
-    f"Yes, {BEST_FIT}: the draws account for the noise of privacy and for how scores vary. Supposed are independent "
-    "records, and as many as make a sum of scores normal.",
-)
-_OF_MODEL = f"Yes, {IF_TRUE}: the draws account for the noise of privacy"
 
 
 @dataclass(frozen=True)
@@ -146,34 +139,32 @@ class NoiseAware(Options, OneShot):
         """Return posterior draws with their evidence."""
         return strategy_of(self, plan.target).draw(plan, records, streams)
 
-    def end_of_chain(self, target: Target, metric: PlannedMetric, num_records: int, privacy: Privacy) -> ChainEnd:
-        """Return the stage after a chain in a metric, with its noise settled (``chain_end.py``)."""
-        assert privacy.epsilon is not None
+    def end_of_chain(
+        self, target: Target, metric: PlannedMetric, sampling: Sampling, num_records: int, privacy: Privacy
+    ) -> tuple[PlannedMetric, ChainEnd]:
+        """Return a chain's metric, with a clip norm for its end, and the stage after the chain (``chain_end.py``)."""
+        assert privacy.epsilon is not None  # a metric has a share of it
         if privacy.clipping == "residual":
             raise UnsupportedCombination(
                 "end: clipping residual biases the path's gradients, which a posterior rests on; use label_blind.",
                 "end",
             )
+        facts = EndOfChain.of(self, target, metric, sampling)
+        if facts.has_curvature and metric.asked.clip_ratio is None:
+            metric = metric.clipped_at(CLIP_RATIO)
+            facts = facts.clipped_at(CLIP_RATIO)
         spec = PrivacySpec(num_records, privacy.epsilon, privacy.delta, Adjacency(privacy.adjacency))
-        share, numbers, (events, settings) = self._end(target, metric).calibrated(spec)
-        # Beyond a typical row's clip the weights of scores, which a wrong model makes matter, are of few records.
-        best_fit = self.covariance == "sandwich" and metric.asked.ratio >= 1
-        intervals = _SANDWICH if best_fit else Use(True, f"{_OF_MODEL}.")
-        return ChainEnd(self, settings, share, events, numbers, intervals)
+        releases = facts.releases(spec.most_records, spec.adjacency)
+        events, settings = calibrated(releases, spec.mu * (1 - 1e-9), spec)
+        share = sum(one.share for one in releases)
+        numbers = sum(one.size for one in releases)
+        return metric, ChainEnd(self, settings, share, events, numbers, facts.intervals())
 
     def conclude_chain(self, plan: Plan, records: Records, streams: Streams, trace: Trace) -> Evidence:
         """Return what a posterior rests on: a chain's path, and what is released where it ends."""
         assert plan.metric is not None
-        assert trace.metric is not None
-        return self._end(plan.target, plan.metric).concluded(plan, trace.metric, trace, records, streams.noise).evidence
-
-    def _end(self, target: Target, metric: PlannedMetric) -> EndOfChain:
-        strategy = strategy_of(self, target)
-        if not isinstance(strategy, RegressionPlan):
-            raise UnsupportedCombination(
-                f"end: no posterior from a chain's path is derived for {type(target).__name__}; leave end out.", "end"
-            )
-        return EndOfChain.of(strategy, metric)
+        facts = EndOfChain.of(self, plan.target, plan.metric, plan.sampling)
+        return facts.concluded(plan, trace, records, streams.noise).evidence
 
     def intervals(self, plan: Plan) -> Use:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
@@ -184,14 +175,14 @@ class NoiseAware(Options, OneShot):
         if refusal is not None:
             return Use(False, f"{REFUSED}: {refusal}", "not derived for this model")
         if self.covariance == "sandwich":
-            return _SANDWICH
+            return SANDWICH
         if isinstance(plan.target, PerOwner):
             return Use(
                 True,
                 f"Yes, {IF_TRUE} and records of one owner are independent given the parameters: the draws account for "
                 "the noise of privacy, and for no effect of an owner.",
             )
-        said = _OF_MODEL
+        said = OF_MODEL
         if isinstance(plan.target, PoissonRegression):
             said += (
                 "; counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "

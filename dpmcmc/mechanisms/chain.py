@@ -1,20 +1,22 @@
-"""``plan``: from what is asked to a Plan, without data."""
+"""``plan``: from what is asked of a chain to a Plan, without data."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.chain_end import CLIP_RATIO, EndsChains
+from dpmcmc.mechanisms.noise_aware.chain_end import EndOfChain
+from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
+from dpmcmc.planning.private_metric import PlannedMetric, PrivateMetric, planned_metric
 from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.planning.stages import GivenStarts, Stage
 from dpmcmc.planning.verdict import with_verdict
@@ -50,7 +52,7 @@ def plan(
     curvature: float | None = None,
     after: Guarantee | Plan | None = None,
     metric: PrivateMetric | None = None,
-    end: EndsChains | None = None,
+    end: NoiseAware | Literal["auto"] | None = "auto",
     schema: Schema | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
@@ -73,9 +75,10 @@ def plan(
             guarantee, and the ε that ``privacy`` asks for, are those of both together.
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
-        end: ``NoiseAware(...)``, whose releases where the path ends are part of the same guarantee; the run's posterior
-            follows from the path and from them, as that of :func:`dpmcmc.fit` does. It takes a metric of rows, whose
-            clip_ratio then is 1.5 where none is given.
+        end: ``NoiseAware(...)``, by which a posterior follows from the path, as that of :func:`dpmcmc.fit` does. Of up
+            to 100 coefficients it releases curvature and spread of scores where the path ends, in the same guarantee,
+            and clip_ratio then is 1.5 where none is given. auto: of a logistic regression in metric gram, with
+            covariance sandwich where the spread is released. None: draws are the chain's own.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
             its bounds from it, and :func:`dpmcmc.sample` a table.
 
@@ -115,9 +118,10 @@ def plan(
     ends: tuple[Stage, ...] = ()
     if metric is not None:
         _check_metric(metric, starts, curvature)
-        before, ends = _around(metric, end, target, bound, num_records, privacy)
+        planned = planned_metric(metric, target, bound, num_records, privacy)
+        before, ends = _with_end(end, planned, target, sampling, num_records, privacy)
         queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in (*before, *ends)))
-    elif end is not None:
+    elif isinstance(end, NoiseAware):
         raise UnsupportedCombination("end: the posterior follows from a run in a metric; give metric too.", "end")
     if sampler_offers(bound).unresolved:
         bound = _with_solved_step(bound, queries, privacy)
@@ -143,34 +147,37 @@ def _add_facts(
     schema: Schema | None,
     target: Target,
     metric: PrivateMetric | None,
-    end: EndsChains | None,
+    end: NoiseAware | Literal["auto"] | None,
     privacy: Privacy | None,
-) -> tuple[Target, PrivateMetric | None, EndsChains | None]:
+) -> tuple[Target, PrivateMetric | None, NoiseAware | Literal["auto"] | None]:
     """Return target, metric and end with the facts of a table."""
     if privacy is not None:
         check_absent(target, privacy.adjacency, schema is not None)
     if schema is None:
         return target, metric, end
     metric = schema.with_public_facts(metric, target)
-    return schema.with_public_facts(target), metric, schema.with_public_facts(end, target)
+    return schema.with_public_facts(target), metric, end if end == "auto" else schema.with_public_facts(end, target)
 
 
-def _around(
-    metric: PrivateMetric,
-    end: EndsChains | None,
+def _with_end(
+    asked_for: NoiseAware | Literal["auto"] | None,
+    metric: PlannedMetric,
     target: Target,
-    sampler: Sampler,
+    sampling: Sampling,
     num_records: int,
     privacy: Privacy | None,
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     """Return the stages before a chain in a metric, and those after it."""
-    if end is not None and metric.clip_ratio is None:
-        metric = dataclasses.replace(metric, clip_ratio=CLIP_RATIO)
-    planned = planned_metric(metric, target, sampler, num_records, privacy)
-    if end is None:
-        return (planned,), ()
     assert privacy is not None  # a metric has a share of its budget
-    return (planned,), (end.end_of_chain(target, planned, num_records, privacy),)
+    end = asked_for
+    if end == "auto":
+        derived = privacy.clipping != "residual" and EndOfChain.derived(target, metric, sampling)
+        released = metric.release.rows.size <= MOST_RELEASED
+        end = NoiseAware(covariance="sandwich" if released else "model") if derived else None
+    if end is None:
+        return (metric,), ()
+    metric, stage = end.end_of_chain(target, metric, sampling, num_records, privacy)
+    return (metric,), (stage,)
 
 
 def length(
