@@ -116,7 +116,7 @@ def test_what_is_no_count_is_refused_before_anything_is_computed(target):
         assert str(label) not in str(said.value)
 
 
-def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
+def test_a_chain_s_path_is_not_concluded_from():
     """Chains clip residuals of counts, which biases their gradients."""
     plan = dpmcmc.plan(
         TARGETS["poisson"],
@@ -129,8 +129,8 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
     )
     assert plan.usable_for == ["prediction"]
     assert path.recorded_blocks(plan) is None
-    with pytest.raises(UnsupportedCombination, match=r"the target is PoissonRegression. Use mechanism noise_aware"):
-        path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
+    with pytest.raises(UnsupportedCombination, match=r"keeps no path .* or use mechanism noise_aware"):
+        path.trace_of(plan, None, None)
 
 
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):

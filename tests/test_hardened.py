@@ -127,7 +127,7 @@ def test_a_second_moment_is_charged_by_the_entry():
 
 @pytest.mark.parametrize("metric", [None, dpmcmc.PrivateMetric("gram")], ids=["chain", "numbers of a metric"])
 def test_an_epsilon_is_taken_up_to_the_largest_that_integer_noise_is_proved_for(metric):
-    asked = {"sampler": dpmcmc.SGLD(step_size=1e6), "target": LOGISTIC, "metric": metric}
+    asked = {"sampler": dpmcmc.SGLD(step_size=1e6), "target": LOGISTIC, "metric": metric, "end": None}
     with pytest.raises(dpmcmc.errors.InputError, match="epsilon: 1000 is more than noise in integers") as refusal:
         make(epsilon=1000.0, **asked)
     assert refusal.value.about == "epsilon"

@@ -311,7 +311,7 @@ def test_a_plan_is_a_list_of_stages_and_each_has_its_work():
     promise = {"num_records": N, "epsilon": 1.0, "delta": 1e-5}
     draw = OPS(prior_precision=1.0)
     hybrid = Hybrid(draw, dpmcmc.SGLD(step_size=1.0), steps=10).plan(target, **promise)
-    in_metric = make(target=target, metric=dpmcmc.PrivateMetric())
+    in_metric = make(target=target, metric=dpmcmc.PrivateMetric(), end=None)
     alone = draw.plan(target, **promise)
     kinds = [[type(stage).__name__ for stage in plan.stages] for plan in (make(), in_metric, hybrid, alone)]
     assert kinds == [

@@ -56,7 +56,7 @@ def test_a_summary_has_quantiles_of_the_draws_by_name_and_the_verdict():
     np.testing.assert_allclose(summary.std, flat_draws.std(axis=0, ddof=1), rtol=1e-5)
     assert summary["age"]["90 %"] == pytest.approx(np.quantile(flat_draws[:, 0], 0.9), rel=1e-5)
     text = str(summary)
-    assert text.splitlines()[0].split() == ["name", "mean", "sd", "10", "%", "90", "%"]
+    assert text.splitlines()[0].split() == ["name", "mean", "sd", "10", "%", "90", "%", "use"]
     assert "usable for   prediction and intervals" in text
     assert "<b>" not in summary._repr_html_()
     assert "<b>" not in result._repr_html_()

@@ -39,7 +39,7 @@ def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
     logistic = LogisticRegression(num_features=3, row_bound=1.0)
     second = dpmcmc.PrivateMetric("second_moment")
     cases = (
-        (logistic, second, "or this run's result.noise_aware(gram=...)"),
+        (logistic, second, "NoiseAware)."),
         (logistic, None, "(metric=dpmcmc.PrivateMetric())."),
         (linear, dpmcmc.PrivateMetric(), "NoiseAware)."),
         (linear, None, "NoiseAware)."),
@@ -53,9 +53,7 @@ def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
     assert gives.verdict.from_path
     assert gives.usable_for == ["prediction", "intervals"]
     few = long_run(logistic, privacy, num_records=10_000, steps=40, burn_in=20, thin=1, metric=dpmcmc.PrivateMetric())
-    wide = LogisticRegression(3.5, num_features=3, row_bound=1.0)
-    strong = long_run(wide, privacy, num_records=10_000, steps=40, burn_in=0, thin=1, metric=dpmcmc.PrivateMetric())
-    assert few.usable_for == strong.usable_for == ["prediction"]
+    assert few.usable_for == ["prediction"]
 
 
 def test_the_warning_comes_before_a_record_is_read():

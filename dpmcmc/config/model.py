@@ -313,9 +313,9 @@ class Config(Section):
         return OF_SAMPLERS if self.one_shot else ()
 
     def sections(self, *names: str) -> dict[str, BaseModel | None]:
-        """Return sections by name; a refusal of a constructor is about a key of its section."""
+        """Return sections by name, None where one is not written; a refusal is about a key of its section."""
         every = dict(self)
-        return {name: every[name] for name in names}
+        return {name: None if every[name] == "auto" else every[name] for name in names}
 
     def check(self) -> None:
         """Refuse sections that do not go together, and keys of one that do not.
@@ -354,7 +354,7 @@ class Config(Section):
                 "a sampler reads rows, and workers compute sums of a table in partitions; leave it out",
             )
         for key, section in self.sections("metric", "end").items() if mechanism is not None else ():
-            if section not in (None, "auto"):
+            if section is not None:
                 yield key, f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
@@ -372,7 +372,7 @@ class Config(Section):
         """Yield (YAML path, error) of what does not go with randomised labels."""
         beside = self.sections("privacy", "mechanism", "metric", "end") if self.data.labels is not None else {}
         for key, section in beside.items():
-            if section not in (None, "auto"):
+            if section is not None:
                 yield (
                     key,
                     "is for a promise about whole records, and data.labels promises something about one label with "

@@ -44,8 +44,11 @@ USUAL_DEVIATION, LOG_DEVIATION_STD = 0.1, 0.7
 #: Least eigenvalue of I + Δ: the matrix is positive.
 LEAST_RELATIVE = 0.1
 #: Part of the model's largest eigenvalue up to which a direction holds nothing, unless its error is above the second
-#: part of it: rounding leaves a little of an error where rows declare that there is nothing.
-HOLDS_NOTHING, ERROR_MAY_HOLD = 1e-9, 1e-6
+#: part of it: rounding leaves a little of both where rows declare that there is nothing, up to 1e-9 in a metric of
+#: little noise.
+HOLDS_NOTHING, ERROR_MAY_HOLD = 1e-7, 1e-6
+#: Part of it that tells directions apart in which the model holds as much.
+_TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +184,7 @@ def _basis(
         return values, vectors, np.zeros_like(model)
     # Where the model holds nothing, the error tells directions that may hold something from those that do not.
     error = own(np.eye(len(model)))
-    tied = error * (HOLDS_NOTHING * max(values[-1], np.finfo(float).tiny) / np.trace(error))
+    tied = error * (_TIE * max(values[-1], np.finfo(float).tiny) / np.trace(error))
     vectors = eigh(model + tied)[1]
     values = _forms(model, vectors)
     of_columns = [np.sum(vectors * (own(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T]

@@ -234,13 +234,13 @@ def error_of_curvatures(
     means = np.einsum("kij,klj,kl->ki", covariances, informed, u)
     away = means - means.mean(axis=0)
     covariances = covariances + away[:, :, None] * away[:, None, :]
-    # In units of the prior.
-    scale = np.diag(precision) ** -0.5
-    logs = spectral(covariances / np.outer(scale, scale), lambda values: np.log(np.maximum(values, 1e-300)))
+    # In units in which the prior is N(0, I): of Lᵀθ, P = L Lᵀ.
+    lower = np.linalg.cholesky(precision)
+    logs = spectral(lower.T @ covariances @ lower, lambda values: np.log(np.maximum(values, 1e-300)))
     values, vectors = eigh(logs.mean(axis=0))
     # The information of a mixture is between 0 and that without an error.
     information = np.maximum(np.exp(-values) - 1, LEAST_INFORMATION)
-    half = h @ (vectors * scale[:, None] / np.sqrt(information))
+    half = h @ solve_triangular(lower.T, vectors / np.sqrt(information))
     values, vectors = eigh(base)
     stds = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float32).eps ** 2))
     inside = (vectors / stds).T @ half

@@ -113,7 +113,7 @@ def plan(
     charges = tuple(stage.charge for stage in starts)
     size = (num_records, chains, multiples(second), coordinates, charges)
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
-    _check_epsilon(privacy, queries, metric is not None)
+    _check_epsilon(privacy, queries, 0 if metric is None else 1 if end is None else 4)
     before = starts
     ends: tuple[Stage, ...] = ()
     if metric is not None:
@@ -256,13 +256,19 @@ def _check_curvature(curvature: float | None) -> None:
         raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
 
 
-def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> None:
-    """Refuse an ε beyond the largest that integer noise is proved for."""
+def _check_epsilon(privacy: Privacy | None, queries: Schedule, matrices: int) -> None:
+    """Refuse an ε beyond the largest that integer noise is proved for.
+
+    Args:
+        privacy: promise of the run.
+        queries: of its steps.
+        matrices: second moments that a metric and an end release at most. Their noise is settled from ε, so their
+            numbers are not known yet: those of a symmetric matrix and of a trace at most.
+    """
     if privacy is None or privacy.epsilon is None:
         return
-    if in_metric and queries.coordinates is not None:
-        # Its noise is settled from ε, so its numbers are not known yet: a symmetric matrix's and a trace at most.
-        most = queries.coordinates * (queries.coordinates + 1) // 2 + 1
+    if matrices and queries.coordinates is not None:
+        most = matrices * (queries.coordinates * (queries.coordinates + 1) // 2 + 1)
         queries = dataclasses.replace(queries, earlier=(Earlier((), most),))
     check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 

@@ -157,8 +157,13 @@ class EndOfChain(RegressionPlan):
         at = within(now.mean[None], rows.design.radius)[0]
         ends = release_ends(state, at) if self.has_curvature else None
         spread = state.known.local(at).score if ends is None else rows.root @ ends.spread.matrix @ rows.root
-        path = path._replace(minibatch=gradients.share * (1 - trace.rate) / trace.rate * spread)
+        path = path._replace(minibatch=gradients.share * self.minibatch(spread, trace.rate))
         return concluded(Released(state, path, now, at, ends))
+
+    @staticmethod
+    def minibatch(spread: np.ndarray, rate: float) -> np.ndarray:
+        """Return the covariance of what a minibatch of this rate adds to a step's gradient, given B, (d, d)."""
+        return (1 - rate) / rate * spread
 
     def _known_rows(self, metric: ReleasedMetric, records: Records, noise: Noise) -> ReleasedRows:
         """Return what is known of rows in the chain's metric: by its release, and by a second one if there is one."""
