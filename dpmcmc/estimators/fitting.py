@@ -99,8 +99,8 @@ def fit(
         prior: normal priors of coefficients in the units of their columns, by name: ``{"age": Normal(0, 0.05)}``. The
             prior of ``intercept`` is for the prediction in the middle of all ranges. A level's is for its difference
             from the first level of its column.
-        covariance: ``sandwich``: of the records' own scores, the default up to 100 coefficients; ``model``: as the
-            model says.
+        covariance: ``sandwich``: of the records' own scores, the default up to 100 coefficients of the label's own
+            model; ``model``: as the model says, the default of a given target, whose prior then is the target's.
         sampler: whose steps lead to the points where gradients are released; None: these are the posterior's means
             given the gradients so far. ``sgld``, ``sghmc``, ``sgnht`` or ``sgfs`` gets its settings from the releases,
             and a :class:`dpmcmc.samplers.Sampler` keeps its own. ε is the same, and the posterior follows from the

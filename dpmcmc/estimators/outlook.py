@@ -251,14 +251,13 @@ class OutlookFacts:
     def _denoised(self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool) -> Denoised:
         """Return the estimate of a second moment of rows from a simulated release of it."""
         size = len(moment)
-        rng = np.random.default_rng(seed)
-        noisy = moment + noise.gram * symmetric_noise(rng, size)
+        noisy = moment + noise.gram * symmetric_noise(np.random.default_rng(seed), size)
         known = NoisyGram(noisy, noise.gram, float(np.trace(moment)), 0.0)
         if not math.isfinite(self.score.clip):
             known = shrunk(known._replace(trace=max(float(np.trace(noisy)), noise.gram)))
         if size > (_FEW if rough else _MANY):
             return Denoised(moment, isotropic_error(noise.gram / 2))
-        return denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
+        return denoised(known, self.structure, bootstraps=_BOOTSTRAPS)
 
     def strong_width(self, num_records: int, noise: ReleaseNoise) -> float:
         """Return the predicted width where effects are :data:`STRONG` times as strong, in the middle design."""

@@ -93,10 +93,6 @@ class PredictorLaw(NamedTuple):
         eta = mean @ theta + offset[0] + (points * std) @ vectors.T
         return cls(moment, mean, towards @ vectors / std, points, eta)
 
-    def first_moment(self, f: np.ndarray) -> np.ndarray:
-        """Return E[x f] = x̄ E[f] + A E[f n], (d,), of f at the points, (points,)."""
-        return self.mean * np.mean(f) + self.along @ (f @ self.points / len(f))
-
     def second_moment(self, h: np.ndarray) -> np.ndarray:
         """Return E[x xᵀ ⊗ h], (d·K, d·K), equation (1), of h at the points, (points, K, K) or (points,)."""
         size = self.points.shape[1]

@@ -137,49 +137,27 @@ def error_of_noise(noisy: NoisyGram, structure: RowStructure | None) -> Callable
     return lambda q: inside(isotropic(inside(q)))
 
 
-def denoised(
-    noisy: NoisyGram,
-    structure: RowStructure | None,
-    *,
-    rng: np.random.Generator | None = None,
-    bootstraps: int = 24,
-) -> Denoised:
-    """Return the estimate, with a parametric bootstrap of its error.
+def denoised(noisy: NoisyGram, structure: RowStructure | None, *, bootstraps: int = 24) -> Denoised:
+    """Return the second moment nearest to a release, with a parametric bootstrap of its error.
+
+    The bootstrap's noise is public. It is projected once the error is asked for, which many never do.
 
     Args:
         noisy: the release.
         structure: of the rows, or None.
-        rng: public randomness of the bootstrap.
         bootstraps: how many.
     """
-    rng = np.random.default_rng(0) if rng is None else rng
-    # Drawn now, since the generator is the caller's.
-    noises = [symmetric_noise(rng, len(noisy.gram)) for _ in range(bootstraps)]
-    return projected(noisy, structure, lambda: noisy.noise_std * np.stack(noises))
-
-
-def projected(
-    estimate: NoisyGram,
-    structure: RowStructure | None,
-    errors: Callable[[], np.ndarray],
-) -> Denoised:
-    """Return the second moment nearest to an estimate of it, with a parametric bootstrap of its error.
-
-    Args:
-        estimate: (d, d), and its trace.
-        structure: of the rows, or None.
-        errors: makes draws of the estimate's error, (bootstraps, d, d). They are made and projected once the error is
-            asked for, which many never do.
-    """
-    trace = estimate.trace
-    nearest = project(estimate.gram, trace, structure)
-    scale = (estimate.trace_std / trace) ** 2
+    trace = noisy.trace
+    nearest = project(noisy.gram, trace, structure)
+    scale = (noisy.trace_std / trace) ** 2
     # A thread may ask for the error while another makes it.
     once = threading.Lock()
 
     @functools.cache
     def of_shape() -> Callable[[np.ndarray], np.ndarray]:
-        return bootstrapped_error(np.stack([project(nearest + one, trace, structure) - nearest for one in errors()]))
+        rng = np.random.default_rng(0)
+        noises = [noisy.noise_std * symmetric_noise(rng, len(nearest)) for _ in range(bootstraps)]
+        return bootstrapped_error(np.stack([project(nearest + one, trace, structure) - nearest for one in noises]))
 
     @on_one_blas_thread
     def error(q: np.ndarray) -> np.ndarray:

@@ -1,13 +1,15 @@
 """Law of a noise-aware release, with checks and comparisons of models that follow from it.
 
-    u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
+    u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(m₀, P⁻¹),     P = diag(scales⁻²) + RᵀR                              (1)
 
 u = Hθ̄ − ḡ is made of the last release, and 𝒞 is the variance of score, privacy's noise and the error of Ĥ together
 (``normal_law.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
 costs no privacy, however often it is called. No function here compares with records of the run.
 
-**Check of the prior.** Under (1) u ~ N(0, 𝒞 + H diag(scales²) H), so its squared whitened norm is χ² with d degrees of
-freedom. A small p-value means that the release contradicts model and prior.
+m₀ is 0, and so is R, unless the prior says more (``mechanisms/noise_aware/prior.py``).
+
+**Check of the prior.** Under (1) u ~ N(Hm₀, 𝒞 + HP⁻¹H), so its squared whitened norm is χ² with d degrees of freedom. A
+small p-value means that the release contradicts model and prior.
 
 **Check of the declared rows.** Every equation that a ``RowStructure`` states is linear in the Gram matrix: zeros within
 blocks, G v = 0 for v = (a block's indicator) − (the intercept's), and the trace N of rows of norm 1. The released
@@ -23,10 +25,9 @@ ratio, posterior over prior density at 0, is the same number. For linear regress
 sufficient, H = 𝒞 = XᵀX/φ, and the factors are those of the exact marginal likelihoods.
 
 **No lack of fit.** u has as many numbers as θ, so no degree of freedom is left for a test of fit. The path of gradients
-adds almost
-nothing: an unclipped score of a generalised linear model with its own link, Σ (μ(x·θ) − y) x, depends on labels through
-Xᵀy alone, wherever it is taken. Whether a further term (a square, an interaction) is needed is a comparison: give its
-column to the model, and ask for the Bayes factor without it.
+adds almost nothing: an unclipped score of a generalised linear model with its own link, Σ (μ(x·θ) − y) x, depends on
+labels through Xᵀy alone, wherever it is taken. Whether a further term (a square, an interaction) is needed is a
+comparison: give its column to the model, and ask for the Bayes factor without it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ FILE = "evidence.npz"
 
 
 class IntervalUse(NamedTuple):
-    """For what an interval is: ``yes``, to be reported; ``prior``, mostly the prior's; ``no``; and why not ``yes``."""
+    """Whether an interval may be reported, and why not.
+
+    Attributes:
+        use: ``yes``; ``prior``: it is mostly the prior's; ``no``.
+        why: not ``yes``.
+    """
 
     use: Literal["yes", "prior", "no"]
     why: str = ""
@@ -76,7 +82,7 @@ OF_NOISE = IntervalUse("no", "it would be far wider were the curvature what the 
 OF_RARE_LEVEL = IntervalUse("no", "its level has hardly any record with some label")
 OF_THE_PRIOR = IntervalUse("prior", "the prior says more of it than the records")
 PULLED_BY_PRIOR = IntervalUse("prior", "a prior twice as wide would move it")
-#: Of an interval that the verdict on the whole release refuses.
+#: An interval of a release whose verdict refuses all.
 REFUSED_WITH_ALL = IntervalUse("no", "the verdict on the whole release")
 
 
@@ -97,8 +103,7 @@ class Evidence:
         doubts: why intervals may not hold, clauses that the release itself gave.
         chosen: whether the scales were chosen from the release.
         label_scale: standard deviation of residuals, or dispersion of counts, which the release tells; or None.
-        predictors: R, (d, d), of a prior of density N(θ; means, diag(scales²))·exp(−½‖R(θ − means)‖²): what is public
-            of predictors; None: 0.
+        predictors: R, (d, d), what is public of predictors; None: 0.
         least: what of H the releases confirm, (d, d): one standard deviation of their noise below it; None: not known.
         rare: whether a coefficient is of a level where some label is too rare, (d,) bool; None: of none.
 
@@ -156,7 +161,7 @@ class Evidence:
 
     @on_one_blas_thread
     def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
-        """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
+        """Return log N(u; Hm₀, 𝒞 + HP⁻¹H), arguments as of :meth:`posterior`."""
         nested = self._under(without, scales)
         root = _root(nested.scales, self.predictors)
         return normal_law.log_density(nested._away, self.covariance, self.curvature @ root)

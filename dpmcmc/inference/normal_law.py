@@ -75,13 +75,13 @@ class Local(NamedTuple):
 
     Attributes:
         curvature: Ĥ, (d, d).
-        score: B, (d, d).
+        spread: B, of scores, (d, d).
         curvature_error: Q (d, d) -> Cov[E u], (d, d).
         curvatures: H's that it may be, (k, d, d), from which the error then follows; or None.
     """
 
     curvature: np.ndarray
-    score: np.ndarray
+    spread: np.ndarray
     curvature_error: Callable[[np.ndarray], np.ndarray]
     curvatures: np.ndarray | None = None
 
@@ -155,45 +155,30 @@ def posterior(
     local: Local,
     precision: np.ndarray,
     start: Gaussian,
-    rounds: int = 4,
+    rounds: int,
+    prior_mean: np.ndarray | float = 0.0,
 ) -> Gaussian:
-    """Iterate equation (2).
+    """Iterate equation (2), with m = m₀ + S H 𝒞⁻¹ (H (θ̄ − m₀) − ḡ) of a prior N(m₀, P⁻¹).
 
     Args:
         release: of the gradient.
         local: model of the gradient.
-        precision: P of the prior N(0, P⁻¹), (d, d).
+        precision: P, (d, d).
         start: first guess of the posterior.
         rounds: of the iteration.
+        prior_mean: m₀, (d,).
     """
     h = local.curvature
-    u = h @ release.position - release.gradient
+    u = h @ (release.position - prior_mean) - release.gradient
     now = start
     for _ in range(rounds):
         informed, covariance = conjugate_update(h, total_covariance(release, local, now), precision)
-        now = Gaussian(covariance @ (informed.T @ u), covariance)
+        now = Gaussian(prior_mean + covariance @ (informed.T @ u), covariance)
     return now
 
 
 #: A release and the model of it, given a posterior: about another mean a path of gradients has another law.
 Releases = Callable[[Gaussian], tuple[GradientRelease, Local]]
-
-
-def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
-    """Return the posterior given private gradients, a mechanism's or those of a chain's path.
-
-    Args:
-        law: of the gradients' mean, which depends on where the posterior is.
-        precision: P of the prior N(0, P⁻¹), (d, d).
-        start: first guess of the posterior.
-        rounds: how often the law is taken at the posterior that followed from it.
-        inner: iterations of :func:`posterior` under one law.
-    """
-    now = start
-    for _ in range(rounds):
-        release, local = law(now)
-        now = posterior(release, local, precision, now, inner)
-    return now
 
 
 def conjugate_update(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -227,7 +212,7 @@ def error_of_curvatures(
         curvatures: H_k, (k, d, d).
         precision: P, (d, d).
     """
-    base = local.score + release.noise
+    base = local.spread + release.noise
     h = local.curvature
     informed, covariances = conjugate_update(curvatures, base, precision)
     u = curvatures @ release.position - release.gradient
@@ -251,7 +236,7 @@ def error_of_curvatures(
 def total_covariance(release: GradientRelease, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
-    return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
+    return local.spread + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
 
 
 def weighted_mean(

@@ -71,7 +71,7 @@ def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.
     """
     private = alone
     for _ in range(NUM_ROUNDS):
-        total = local.score + noise + local.curvature_error(private)
+        total = local.spread + noise + local.curvature_error(private)
         _, private = conjugate_update(local.curvature, total, precision)
     return Predicted(private, alone)
 

@@ -3,8 +3,7 @@
 The coefficient of such a level rests on few records, and on none where one label never occurs: the likelihood then
 rises without end (separation; Albert and Anderson 1984). A normal posterior has no law for that. It covered none of the
 tables where a level of a third of 5,000 records had one label alone, at ε from 1 to 15, though the release seemed to
-know the coefficient to .3 to .7. A chain, whose curvature is that of normal rows, is as wrong where a label is rare in
-the whole table.
+know the coefficient to .3 to .7.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from dpmcmc.data.structure import RowStructure
-from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Gaussian
@@ -23,21 +22,6 @@ from dpmcmc.inference.softmax_score import Softmax
 #: Share of a level's records with a label, or their mean count, below which it is rare there; fewest such records; and
 #: largest standard deviation of the level's predictor, which tells them from none.
 RARE_SHARE, FEWEST_RECORDS, LARGEST_STD = 0.05, 100.0, 0.25
-#: Largest root mean square of a chain's logits over rows. A table with .3 % of one label has 7, and chains covered .25
-#: to .6 there; Adult has 2.9.
-LARGEST_LOGIT = 4.0
-
-
-def rare_label(score: LabelBlind, logit: float) -> str | None:
-    """Return why a chain's intervals may not hold where one label is rare in all rows, a clause; None: it is not.
-
-    Args:
-        score: of the family.
-        logit: root mean square of the logits of rows.
-    """
-    if not isinstance(score, Logistic) or logit <= LARGEST_LOGIT:
-        return None
-    return f"logits of rows have a root mean square of {logit:.2g}: one label is too rare for a chain; take dpmcmc.fit"
 
 
 def rare_levels(

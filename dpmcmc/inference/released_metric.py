@@ -2,7 +2,7 @@
 
     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
 
-Ĝ is the denoised second moment of the vectors v, rows or gradients (``normal_law.py``). A typical one has the root
+Ĝ is the denoised second moment of the vectors v, rows or gradients (``denoised_moment.py``). A typical one has the root
 mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the plan's clip norm C is κ times the typical norm in units of the metric,
 and every number of the plan, which was computed before a record was read, stays valid.
 """

@@ -1,5 +1,6 @@
-"""One-shot private estimators: what leaves is one estimate, or a few draws.
+"""Whatever makes private draws: a sampler's chain, and one-shot estimators, which release one estimate or a few draws.
 
+``chain``      ``dpmcmc.plan``: a sampler's run, with the stages around it
 ``ops``        posterior draws, private as they are;  ``certified_ops`` one draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
 ``selection``  the best of several private candidates, chosen by ``vote``

@@ -75,9 +75,9 @@ def plan(
             guarantee, and the ε that ``privacy`` asks for, are those of both together.
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
-        end: ``NoiseAware(...)``, by which a posterior follows from the path, as that of :func:`dpmcmc.fit` does. Of up
-            to 100 coefficients it releases curvature and spread of scores where the path ends, in the same guarantee,
-            and clip_ratio then is 1.5 where none is given. auto: of a logistic regression in metric gram, with
+        end: ``NoiseAware(...)``: a posterior follows from the path, as that of :func:`dpmcmc.fit` does. With up to 100
+            coefficients, curvature and spread of scores are released where the path ends, in the same guarantee, and
+            clip_ratio then is 1.5 where none is given. auto: every logistic regression in metric gram has one, with
             covariance sandwich where the spread is released. None: draws are the chain's own.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
             its bounds from it, and :func:`dpmcmc.sample` a table.

@@ -1,8 +1,9 @@
 """A Plan: everything a run will do, decided before a record is read.
 
-It is a list of stages (``stages.py``), whatever carries it out: ``dpmcmc.plan`` makes one that ends with a sampler's
-run (``making.py``), and a mechanism's ``plan`` one of a single release. A plan puts together here, once, all that its
-stages say of themselves. The facts of a sampler's run that rest on the stages before it, as its temperature, are below.
+It is a list of stages (``stages.py``), whatever carries it out: ``dpmcmc.plan`` makes one of a sampler's run
+(``mechanisms/chain.py``), and a mechanism's ``plan`` one of a single release. A plan puts together here, once, all that
+its stages say of themselves. The facts of a sampler's run that rest on the stages before it, as its temperature, are
+below.
 """
 
 from __future__ import annotations

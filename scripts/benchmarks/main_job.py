@@ -19,7 +19,7 @@ PARTS = {
     "trace and compile": "dpmcmc.engine.steps:Steps.compiled_and_tested",
     "self-test": "dpmcmc.engine.steps:check_steps",
     "steps, and the metric before them": "dpmcmc.engine.chains:run_chains",
-    "conclusion": "dpmcmc.inference.trace:Trace.posterior",
+    "conclusion": "dpmcmc.engine.chain_end:ChainEndWork.made",
     "predictions": "dpmcmc.inference.predictive:predict",
     "fit without privacy": "dpmcmc.diagnostics.reference:fit",
     "save, page and pictures": "dpmcmc.cli.run:_compute_and_save",

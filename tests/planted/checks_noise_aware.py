@@ -36,13 +36,13 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
     for _ in range(_TABLES):
         truth = rng.normal(size=_D)
         noisy = NoisyGram(exact + std * normal_law.symmetric_noise(rng, _D), std, float(_N), 0.0)
-        gram, error = denoised_moment.denoised(noisy, None, rng=rng)
+        gram, error = denoised_moment.denoised(noisy, None)
         # Curvatures at the truth: how they are found is the path's part.
         right, known = (
             ScoredRows(Logistic(), one, _N, np.zeros(_D), 0.6, law).local(truth)
             for one, law in ((exact, np.zeros_like), (gram, error))
         )
-        gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
+        gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.spread)
         seen = GradientRelease(np.zeros(_D), gradient, np.zeros((_D, _D)))
         now = normal_law.posterior(seen, known, np.eye(_D), start, rounds=12)
         inside.append(np.abs(now.mean - truth) < 1.6449 * np.sqrt(np.diag(now.covariance)))

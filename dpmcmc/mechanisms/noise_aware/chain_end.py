@@ -10,8 +10,8 @@ A chain in a metric of rows has released the rows' second moment Ĝ₁ and, step
 minibatches, each clipped blindly to its label. Its score is the bounded score of ``fit`` in another metric, F of the
 chain: ψ = w(η)(μ(η) − y) with ‖F⁻¹x‖|ψ| <= C (``inference/bounded_score.py``). So the same releases complete it: the
 second moment of rows again, whitened by Ĝ₁, and curvature H and spread B of the score where the posterior is, given the
-path. Of more than :data:`MOST_RELEASED` coefficients none of these is released, and both are those of normal rows with
-the second moment Ĝ₁.
+path. With more than :data:`MOST_RELEASED` coefficients none of these is released, and both are those of normal rows
+with the second moment Ĝ₁.
 
 The mean of the path's gradients then is one gradient with a known law (``regression_conclusion.py``). It has two more
 known parts than one of ``fit``:
@@ -156,7 +156,7 @@ class EndOfChain(RegressionPlan):
         now = state.settled(path, rows.prior.gaussian)
         at = within(now.mean[None], rows.design.radius)[0]
         ends = release_ends(state, at) if self.has_curvature else None
-        spread = state.known.local(at).score if ends is None else rows.root @ ends.spread.matrix @ rows.root
+        spread = state.known.local(at).spread if ends is None else rows.root @ ends.spread.matrix @ rows.root
         path = path._replace(minibatch=gradients.share * self.minibatch(spread, trace.rate))
         return concluded(Released(state, path, now, at, ends))
 

@@ -35,7 +35,7 @@ from dpmcmc.mechanisms.noise_aware.model import ModelGradients
 from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.regression import Regression
-from dpmcmc.mechanisms.noise_aware.release import calibrated
+from dpmcmc.mechanisms.noise_aware.release import below, calibrated
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.mechanisms.noise_aware.statistics import Statistics
 from dpmcmc.mechanisms.noise_aware.strategy import Strategy
@@ -155,7 +155,7 @@ class NoiseAware(Options, OneShot):
             facts = facts.clipped_at(CLIP_RATIO)
         spec = PrivacySpec(num_records, privacy.epsilon, privacy.delta, Adjacency(privacy.adjacency))
         releases = facts.releases(spec.most_records, spec.adjacency)
-        events, settings = calibrated(releases, spec.mu * (1 - 1e-9), spec)
+        events, settings = calibrated(releases, below(spec.mu), spec)
         share = sum(one.share for one in releases)
         numbers = sum(one.size for one in releases)
         return metric, ChainEnd(self, settings, share, events, numbers, facts.intervals())

@@ -33,6 +33,7 @@ from dpmcmc.mechanisms.noise_aware.release import (
     FIRST_GRADIENT,
     Noise,
     Release,
+    below,
     calibrated,
     moment,
     multipliers,
@@ -120,7 +121,7 @@ class ModelGradients:
                     f"{name}: noise_aware takes none on a NumPyro model, {why}; leave it out",
                     name,
                 )
-        return calibrated(self.releases(spec), spec.mu * (1 - 1e-9), spec)
+        return calibrated(self.releases(spec), below(spec.mu), spec)
 
     def releases(self, spec: PrivacySpec) -> list[Release]:
         """Return the releases in the order in which they are charged."""

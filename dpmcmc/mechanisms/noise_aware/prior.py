@@ -5,6 +5,10 @@ own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a 
 its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
 over candidates of f, by these densities.
 
+Draws are of the mixture, and so are the intervals that a result reports. Its evidence (``inference/evidence.py``) is
+one normal law that stands in for the mixture in checks and Bayes factors: that of the likeliest factor, with what not
+knowing H adds to its width.
+
 Two priors have such a factor: one of effects that are alike over the declared ranges of their columns, and one of
 effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its
 range needs a coefficient many times as large for the same effect on a record. Both are as likely before the release.
@@ -14,11 +18,11 @@ rows, if θ fits best, and logits and logarithms of means are seldom beyond six.
 has the density N(θ; 0, D)·exp(−½‖Rθ‖²), ‖Rθ‖² being that mean square over its bound's square, by the released second
 moment. It says as much as one record does. Where noise hides the records it keeps predictions in their range.
 
-Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
-the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
-tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
-it is true. One of the widest f for all of them would have directions that the releases say nothing of so uncertain
-that it hid every other.
+Where H is released, it may be any of the matrices that its release leaves possible (``inference/corrected_matrix.py``),
+and the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows
+alone tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is
+right if it is true. One of the widest f for all of them would have directions that the releases say nothing of so
+uncertain that it hid every other.
 
 Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
 ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
@@ -46,14 +50,15 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.linear import LinearRegression
 
-#: Iterations of the posterior given the last release, and those of them under one law of it.
-_ROUNDS, _INNER_ROUNDS = 12, 4
+#: How often the law of the last release is taken where the posterior is, and iterations of a covariance under one law.
+#: Both are fixed points; more of them move a mean by less than a thousandth of its standard deviation.
+_LAWS, _INNER_ROUNDS = 3, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS_IN_STD = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
-#: Logit, or logarithm of a mean, beyond which there are hardly any. It is the standard deviation of an intercept under
-#: ``evidence``, before rows are scaled, and the largest root mean square of predictors. For real labels both are B.
+#: Logit, or logarithm of a mean, beyond which there are hardly any: the largest root mean square of predictors, and the
+#: least standard deviation of what an intercept adds to them under ``evidence``. For real labels both are B.
 _LARGEST_PREDICTOR = 6.0
 #: More coefficients than this have no factor chosen while gradients are released, and every second candidate with one
 #: iteration of its 𝒞 afterwards: inverses take long.
@@ -316,35 +321,13 @@ class Prior:
             num_records: N.
         """
         release, local = law(at)
-        if local.curvatures is None and not self.free.any():
-            return self._without_factors(law, at, num_records)
-        found = self._mixed(release, local, release.position, num_records)
-        for _ in range(1 if self.size > _MANY_COEFFICIENTS else _ROUNDS // _INNER_ROUNDS):
+        found = self._mixed(release, local, at._replace(mean=release.position), num_records)
+        for _ in range(1 if self.size > _MANY_COEFFICIENTS else _LAWS):
             at = found.posterior
-            found = self._mixed(*law(at), at.mean, num_records)
+            found = self._mixed(*law(at), at, num_records)
         return found
 
-    def _without_factors(self, law: normal_law.Releases, at: Gaussian, num_records: int) -> Concluded:
-        """Return the one normal posterior of a prior whose scales have no factor."""
-
-        def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
-            release, local = law(self.moved(now))
-            return self.about_zero(release), local
-
-        near = normal_law.conclude(
-            centred,
-            self.precision,
-            at._replace(mean=at.mean - self.means),
-            rounds=_ROUNDS // _INNER_ROUNDS,
-            inner=_INNER_ROUNDS,
-        )
-        at = self.moved(near)
-        release, local = law(at)
-        covariance = normal_law.total_covariance(release, local, at)
-        evidence = self._evidence(release, local, covariance, num_records)
-        return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
-
-    def _mixed(self, release: GradientRelease, local: Local, mean: np.ndarray, num_records: int) -> Concluded:
+    def _mixed(self, release: GradientRelease, local: Local, at: Gaussian, num_records: int) -> Concluded:
         """Return the mixture over the curvatures that H may be, and over factors under each of them.
 
         The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does
@@ -353,15 +336,15 @@ class Prior:
         Args:
             release: of the gradient.
             local: model of the gradient.
-            mean: that of the posterior, from which θ̄ is so far away.
+            at: guess of the posterior, from whose mean θ̄ is so far away.
             num_records: N.
         """
         if local.curvatures is None:
             curvatures = local.curvature[None]
-            covariances = self._own_covariances(release, local, mean)
+            covariances = self._own_covariances(release, local, at)
         else:
             curvatures = local.curvatures
-            covariances = (local.score + release.noise)[None]
+            covariances = (local.spread + release.noise)[None]
         models = [local._replace(curvature=h) for h in curvatures]
         logs = np.stack([self._log_densities(release, one, covariances) for one in models])
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -379,15 +362,16 @@ class Prior:
         likeliest = self.with_factors(self._candidates[k])
         covariance = covariances[k % len(covariances)]
         if local.curvatures is not None:
-            centred = self.about_zero(release)
-            covariance = covariance + normal_law.error_of_curvatures(centred, local, curvatures, likeliest.precision)
+            # The posterior under each of them is taken about the prior's mean.
+            about = release._replace(position=release.position - self.means)
+            covariance = covariance + normal_law.error_of_curvatures(about, local, curvatures, likeliest.precision)
         evidence = likeliest._evidence(release, local, covariance, num_records)
         chosen = dataclasses.replace(evidence, chosen=bool(self.free.any()))
         return Concluded(Mixture(weights[kept] / weights.sum(), tuple(parts)), chosen)
 
-    def _own_covariances(self, release: GradientRelease, local: Local, mean: np.ndarray) -> np.ndarray:
+    def _own_covariances(self, release: GradientRelease, local: Local, at: Gaussian) -> np.ndarray:
         """Return the 𝒞 that is right under each common factor, (k, d, d), where the posterior has this mean."""
-        away = Gaussian(mean, np.zeros_like(local.score))
+        away = at
         found = []
         for common in self._common:
             prior = self.with_factors(common)
@@ -416,14 +400,6 @@ class Prior:
             means=self.means,
             predictors=self.predictors,
         )
-
-    def about_zero(self, release: GradientRelease) -> GradientRelease:
-        """Return a release for coefficients less their prior means, for which formulas are written."""
-        return release._replace(position=release.position - self.means)
-
-    def moved(self, found: Gaussian) -> Gaussian:
-        """Return a posterior of coefficients less their prior means as one of the coefficients."""
-        return found._replace(mean=found.mean + self.means)
 
 
 def _largest_predictor(target: GeneralisedLinear) -> float:

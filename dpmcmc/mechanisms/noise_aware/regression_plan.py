@@ -14,8 +14,8 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 5. where the gradients end, their curvature H and the spread B of scores.
 
 Rows taken as normal give H and B for nothing, and are .2 to .5 off where rows are not normal. The releases correct them
-as far as noise lets them (``inference/curvature.py``). Beyond :data:`MOST_RELEASED` numbers a release would be noise:
-nothing of 2 and 5 is released, and H has the error of the Gram matrix alone.
+as far as noise lets them (``inference/corrected_matrix.py``). Beyond :data:`MOST_RELEASED` numbers a release would be
+noise: nothing of 2 and 5 is released, and H has the error of the Gram matrix alone.
 
 B is of the scores themselves (``covariance: sandwich``) or of what the model says of them (``model``). With the first,
 intervals are for the parameter θ* at which the mean score is zero, whether or not the model is true (Huber 1967, White
@@ -46,6 +46,7 @@ from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.release import (
     FIRST_GRADIENT,
     Release,
+    below,
     calibrated,
     moment,
     multipliers,
@@ -115,36 +116,27 @@ _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 
 
 class Budget(NamedTuple):
-    """The releases of a run, and μ² shared among them.
+    """The releases of a run in the order in which they are charged, and μ² shared among them.
 
     Attributes:
         mu: μ of all releases.
-        gram_share: part of μ² of the Gram matrix.
-        of_rows: releases of rows alone.
-        gradients: they share what the others leave, μ_g² = μ²(1 − Σ shares).
-        of_labels: the scale of labels, and curvature and spread where gradients end.
-        gradient_mu: μ_g.
+        releases: all of them.
+        gradients_share: part of μ² of all gradients together, which is what the others leave.
     """
 
     mu: float
-    gram_share: float
-    of_rows: tuple[Release, ...]
-    gradients: Release
-    of_labels: tuple[Release, ...]
-    gradient_mu: float
+    releases: tuple[Release, ...]
+    gradients_share: float
 
     def calibrated(self, spec: PrivacySpec) -> Calibrated:
         """Return the events of all releases, and their noise stds by name."""
-        rows, row_stds = calibrated(self.of_rows, self.mu, spec)
-        path, path_stds = calibrated((self.gradients,), self.gradient_mu, spec)
-        labels, label_stds = calibrated(self.of_labels, self.mu, spec)
-        settings = {"gram_share": self.gram_share} | row_stds | path_stds | label_stds
-        return (*rows, *path, *labels), settings
+        events, stds = calibrated(self.releases, self.mu, spec)
+        return events, {"gram_share": self.releases[0].share, **stds}
 
     @property
     def stds(self) -> dict[str, float]:
-        """Noise std of each release but the gradients, by name."""
-        return {one.name: one.std(self.mu) for one in (*self.of_rows, *self.of_labels)}
+        """Noise std of each release, by name."""
+        return {one.name: one.std(self.mu) for one in self.releases}
 
 
 @dataclass(frozen=True)
@@ -301,17 +293,12 @@ class RegressionPlan:
         ends: list[Release] = []
         if self.has_curvature:
             whitened, ends = self.of_curvature(rows, adjacency)
-        others = sum(sum(one.share for one in releases) for releases in (few, scale, [*whitened, *ends]))
+        of_rows = (moment(GRAM[0], rows, adjacency, gram_share), *few, *whitened)
+        of_labels = (*scale, *ends)
+        left = 1 - sum(one.share for one in (*of_rows, *of_labels))
         parts = self.gradient_parts
-        mu = spec.mu * (1 - 1e-9)
-        return Budget(
-            mu,
-            gram_share,
-            (moment(GRAM[0], rows, adjacency, gram_share), *few, *whitened),
-            Release(FIRST_GRADIENT, spec.moved, size, parts[0], parts),
-            (*scale, *ends),
-            mu * math.sqrt(1 - gram_share - others),
-        )
+        gradients = Release(FIRST_GRADIENT, spec.moved, size, left * parts[0], parts)
+        return Budget(below(spec.mu), (*of_rows, gradients, *of_labels), left)
 
     def of_curvature(self, rows: RowFacts, adjacency: Adjacency) -> tuple[list[Release], list[Release]]:
         """Return the second release of rows, and those where gradients end."""

@@ -182,10 +182,10 @@ def release_whitened(
     return joined(first.inverse, moment.gram, released, longest**2 * std, own, count, lengthened)
 
 
-def prior_of_rows(plan: RegressionPlan, metric: BoundedGradient, mean: np.ndarray) -> Prior:
-    """Return the prior that knows the rows' second moment, (d, d), of a mean row."""
-    prior = plan.prior.with_rows(mean, metric.design.row_bound)
+def prior_of_rows(plan: RegressionPlan, metric: BoundedGradient, per_row: np.ndarray) -> Prior:
+    """Return the prior that knows G/N, the rows' second moment per row, (d, d)."""
+    prior = plan.prior.with_rows(per_row, metric.design.row_bound)
     structure = plan.options.structure
     if plan.has_curvature and structure is not None:
-        prior = prior.with_spreads(spreads(metric.root @ metric.root, mean, structure))
+        prior = prior.with_spreads(spreads(metric.root @ metric.root, per_row, structure))
     return prior

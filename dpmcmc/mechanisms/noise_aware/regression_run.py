@@ -18,7 +18,7 @@ import numpy as np
 from dpmcmc.inference import normal_law
 from dpmcmc.inference.corrected_matrix import Corrected, confirmed, corrected
 from dpmcmc.inference.curvature import ScoredRows
-from dpmcmc.inference.normal_law import Gaussian
+from dpmcmc.inference.normal_law import Gaussian, Local
 from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clipped_off, widest_affordable
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
@@ -135,9 +135,8 @@ class State:
                 spread = learnt.variance * self.rows.gram
                 sums.append(ScoreSums(local.curvature, spread, noise, state.clipped_off))
                 continue
-            ratio = float(np.trace(local.score) / np.trace(local.curvature))
             # The spread has the shape of the curvature, which normal rows know better.
-            sums.append(ScoreSums(local.curvature, ratio * local.curvature, noise))
+            sums.append(ScoreSums(local.curvature, trace_ratio(local) * local.curvature, noise))
         return found[widest_affordable(sums, found[-1].score, self.rows.num_rows)]
 
     def gradient(self, position: np.ndarray, noise_multiplier: float) -> tuple[np.ndarray, float]:
@@ -166,16 +165,19 @@ class State:
             error = normal_law.isotropic_error(self.rows.noisy.noise_std)
             local = dataclasses.replace(self.known, error=error).local(now.mean)
             prior = self.rows.prior.best(release, local, now)
-        centred = now._replace(mean=now.mean - prior.means)
-        found = normal_law.posterior(prior.about_zero(release), local, prior.precision, centred, rounds=2)
-        moved = prior.moved(found)
-        return moved._replace(mean=self.near(moved.mean, path.positions[-1]))
+        found = normal_law.posterior(release, local, prior.precision, now, rounds=2, prior_mean=prior.means)
+        return found._replace(mean=self.near(found.mean, path.positions[-1]))
 
     def settled(self, path: Path, now: Gaussian) -> Gaussian:
         """Return the posterior given a path that did not follow it: the law of the path is taken where it is."""
         for _ in range(_ROUNDS):
             now = self.posterior(path, now)
         return now
+
+
+def trace_ratio(local: Local) -> float:
+    """Return tr B/tr H: by how much scores vary for each unit of curvature."""
+    return float(np.trace(local.spread) / np.trace(local.curvature))
 
 
 class Ends(NamedTuple):
@@ -247,19 +249,18 @@ def _release_spread(state: State, at: np.ndarray, curvature: Corrected) -> tuple
     noisy = state.noise.symmetric(own if sandwich else access.expected_spread(rows.records, at), SPREAD[0])
     trace = state.noise.added(trace_of(own), SPREAD[1])[0]
     most = access.clip**2
-    # Normal rows give its shape, changed as the curvature is, and the release gives the trace.
+    # Normal rows give its shape, changed as the curvature is, F⁻¹BF⁻¹ + r·lift turned, and the release gives its trace.
     local = state.known.local(at)
-    ratio = float(np.trace(local.score) / np.trace(local.curvature))
-    usual = rows.inverse @ local.score @ rows.inverse + ratio * curvature.lift
-    usual = curvature.turn @ usual @ curvature.turn.T
-    expected = float(np.trace(usual))
-    ratio = most * trace / expected
-    model = usual * max(ratio, _LEAST_TRACE_RATIO) if sandwich else usual
-    found = corrected(model, most * noisy, most * std)
-    if not sandwich:
+    shape = rows.inverse @ local.spread @ rows.inverse + trace_ratio(local) * curvature.lift
+    usual = curvature.turn @ shape @ curvature.turn.T
+    if sandwich:
+        expected = float(np.trace(usual))
+        model = usual * max(most * trace / expected, _LEAST_TRACE_RATIO)
+        found = corrected(model, most * noisy, most * std)
+    else:
+        found = corrected(usual, most * noisy, most * std)
         expected = float(np.trace(found.matrix))
-        ratio = most * trace / expected
-    return found, ratio, most * trace_std / expected
+    return found, most * trace / expected, most * trace_std / expected
 
 
 class Released(NamedTuple):
@@ -280,27 +281,27 @@ class Released(NamedTuple):
     ends: Ends | None
 
 
-def released(plan: RegressionPlan, settled: Plan, records: Records, streams: Streams) -> Released:
+def released(facts: RegressionPlan, plan: Plan, records: Records, streams: Streams) -> Released:
     """Release everything.
 
     Args:
-        plan: public facts.
-        settled: with the noise of each release.
+        facts: of the regression, public.
+        plan: of the run, with the noise of each release.
         records: of the data holder.
         streams: secret keys, of the noise and of a sampler's own randomness.
     """
-    steps = plan.options.steps
-    noise = Noise(settled.settings, iter(jax.random.split(streams.noise, steps + _OTHER_KEYS)))
-    prepare = Rows(settled.target, plan.design(settled.num_records).row_bound)
-    rows = release_rows(plan, settled.num_records, asked(records).prepared(prepare), prepare, noise)
-    z = multipliers(settled.settings[FIRST_GRADIENT], plan.gradient_parts)
-    begun = State(plan, noise, rows, LearntScore(plan.score))
-    if plan.options.sampler is None:
+    steps = facts.options.steps
+    noise = Noise(plan.settings, iter(jax.random.split(streams.noise, steps + _OTHER_KEYS)))
+    prepare = Rows(plan.target, facts.design(plan.num_records).row_bound)
+    rows = release_rows(facts, plan.num_records, asked(records).prepared(prepare), prepare, noise)
+    z = multipliers(plan.settings[FIRST_GRADIENT], facts.gradient_parts)
+    begun = State(facts, noise, rows, LearntScore(facts.score))
+    if facts.options.sampler is None:
         state, path, now = _descended(begun, z)
     else:
         state, path, now = _sampled(begun, z, streams.init)
     at = within(now.mean[None], rows.design.radius)[0]
-    return Released(state, path, now, at, release_ends(state, at) if plan.has_curvature else None)
+    return Released(state, path, now, at, release_ends(state, at) if facts.has_curvature else None)
 
 
 def _descended(state: State, z: np.ndarray) -> tuple[State, Path, Gaussian]:

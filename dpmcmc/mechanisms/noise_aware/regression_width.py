@@ -60,7 +60,7 @@ class ExpectedRun(NamedTuple):
         spectrum = predicted_width.usual_spectrum(design.size, design.largest_trace)
         return cls(
             budget,
-            spec.moved / budget.gradient_mu,
+            spec.moved / (budget.mu * math.sqrt(budget.gradients_share)),
             owners,
             plan.target.prior_scale**2,
             design.row_bound,
@@ -96,8 +96,8 @@ def _metric(plan: RegressionPlan, design: Design, gram: np.ndarray, stds: dict[s
         own = normal_law.isotropic_error(std)
         noise = (std, stds[WHITENED], stds[CURVATURE])
         return ExpectedMetric.of_two_releases(gram, noise, design.num_records, design.row_bound, own)
-    rng = np.random.default_rng(0)
-    drawn = gram + std * normal_law.symmetric_noise(rng, design.size)
+    # Another seed than that of the bootstrap of its error.
+    drawn = gram + std * normal_law.symmetric_noise(np.random.default_rng(1), design.size)
     noisy = NoisyGram(drawn, std, design.largest_trace, 0.0)
-    found = spiked(noisy) if plan.hidden else denoised(noisy, None, rng=rng, bootstraps=_BOOTSTRAPS)
+    found = spiked(noisy) if plan.hidden else denoised(noisy, None, bootstraps=_BOOTSTRAPS)
     return ExpectedMetric.of_one_release(found, design)

@@ -31,8 +31,9 @@ class Release(NamedTuple):
         name: of its noise std in the settings.
         sensitivity: largest l2 distance of two neighbours' sums.
         size: how many numbers are released.
-        share: of the budget's μ²; 0 where the sum is declared, so that nothing is released.
-        parts: of several such releases' μ², (k,): ``share`` and ``name`` are the first one's. None: there is one.
+        share: of the μ² of all releases of the run; 0 where the sum is declared, so that nothing is released.
+        parts: parts of the μ² of several such releases, (k,); ``share`` and ``name`` are the first one's. None: there
+            is one.
     """
 
     name: str
@@ -49,6 +50,11 @@ class Release(NamedTuple):
         """Return what the release costs with this noise std of the first one."""
         stds = (std,) if self.parts is None else multipliers(std, self.parts)
         return tuple(spec.gaussian(each, self.sensitivity, self.size) for each in stds if each)
+
+
+def below(mu: float) -> float:
+    """Return the μ that releases share: rounding of their noise stds must not make them cost more than was asked."""
+    return mu * (1 - 1e-9)
 
 
 def shares(steps: int, growth: float) -> np.ndarray:
