@@ -57,7 +57,7 @@ LEAST_LEARNED = 0.1
 #: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients of which too
 #: little may be said. On public tables the prior's covered .3 to 1, by how they lie to the others that the prior was
 #: chosen by.
-OF_PRIOR, MOST_LEFT = 1 / 2, 1 / 3
+OF_PRIOR, MOST_LEFT = 1 / 2, 1 / 2
 #: By how much the interval of a coefficient may grow under the curvature that the releases confirm; standard deviations
 #: by which a prior twice as wide may move it. On public tables coefficients beyond these covered 0 to .7.
 MOST_GROWTH, MOST_PULL = 1.5, 0.5

@@ -44,24 +44,37 @@ def rare_levels(
     if structure is None or not isinstance(score, Logistic | Softmax | Counts):
         return found.ravel()
     each = np.eye(score.size) - (1 / score.size if score.size > 1 else 0.0)
+    theta = posterior.mean.reshape(len(gram), -1) @ each
+    squares = np.einsum("ik,ij,jk->k", theta, gram / num_rows, theta)
     for block in structure.blocks:
         # Every row has one level of the block, and in its column the same number c.
-        sizes = np.maximum(np.diag(gram)[list(block)], 1e-300)
+        columns = list(block)
+        sizes = np.maximum(np.diag(gram)[columns], 1e-300)
         square = float(np.sum(sizes)) / num_rows
-        for column, size in zip(block, sizes, strict=True):
-            row = gram[column] * np.sqrt(square) / size
-            weights = np.kron(row, each)
-            stds = np.sqrt(variances(posterior.covariance, weights))
-            chances = _chances(score, weights @ posterior.mean)
+        rows = gram[columns] * (np.sqrt(square) / sizes)[:, None]
+        means = rows @ theta
+        # Variances of predictors among rows of one level: of all rows, less that of the levels' means.
+        spreads = np.maximum(squares - sizes / np.sum(sizes) @ means**2, 0.0)
+        # The mean chance of normal logits is that of one logit, about as much nearer to 0 as if it were a probit.
+        averaging = np.ones_like(spreads) if isinstance(score, Counts) else np.sqrt(1 + np.pi / 8 * spreads)
+        for column, row, mean, size in zip(block, rows, means, sizes, strict=True):
+            stds = np.sqrt(variances(posterior.covariance, np.kron(row, each))) / averaging
+            chances = _chances(score, mean / averaging, spreads)
             few = (chances * size / square < FEWEST_RECORDS) | (stds > LARGEST_STD)
             found[column] = (chances < RARE_SHARE) & few
     return found.ravel()
 
 
-def _chances(score: BoundedScore, predictors: np.ndarray) -> np.ndarray:
-    """Return how often each label occurs at predictors (K,): the rarer of two, each of more, or a mean count."""
+def _chances(score: BoundedScore, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+    """Return how often each label occurs: the rarer of two, each of more, or a mean count.
+
+    Args:
+        score: of the family.
+        means: of the rows' predictors, (K,); of logits, such whose chances are the mean ones.
+        spreads: variances of the rows' predictors, (K,).
+    """
     if isinstance(score, Counts):
-        return np.exp(predictors)
+        return np.exp(means + spreads / 2)
     if isinstance(score, Softmax):
-        return np.asarray(softmax(predictors))
-    return np.asarray(expit(-np.abs(predictors)))
+        return np.asarray(softmax(means))
+    return np.asarray(expit(-np.abs(means)))

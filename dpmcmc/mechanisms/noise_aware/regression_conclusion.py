@@ -22,8 +22,6 @@ from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
 from dpmcmc.mechanisms.noise_aware.regression_run import CURVATURES, Ends, Released, State
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 
-#: Relative standard deviation of a curvature beyond which the verdict refuses intervals.
-_MOST_UNCERTAINTY = 0.6
 #: Posterior standard deviations between the mean position of the gradients that the posterior is made of, and the
 #: position where it is taken to be, beyond which it does.
 _MOST_AWAY_IN_STD = 4.0
@@ -210,11 +208,6 @@ def _doubts_of_ends(state: State, ends: Ends) -> list[str]:
                 "errors of some rows are far larger than those of others, and the largest are clipped, so that "
                 "coefficients are those of Huber's fit and not of the mean; transform the label (scale='log1p')"
             )
-    uncertainty = ends.curvature.uncertainty
-    if uncertainty > _MOST_UNCERTAINTY:
-        doubts.append(
-            f"the curvature is known to {uncertainty:.0%} in its weakest direction, which is mostly noise; {_MORE}"
-        )
     return doubts
 
 
