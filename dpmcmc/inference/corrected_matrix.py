@@ -41,10 +41,10 @@ from dpmcmc.inference.normal_law import symmetric_noise
 DEVIATIONS = np.geomspace(0.02, 1.0, 13)
 #: τ under its own prior, log-normal: its median and the standard deviation of its logarithm.
 USUAL_DEVIATION, LOG_DEVIATION_STD = 0.1, 0.7
-#: Least eigenvalue of I + Δ: the matrix is positive. Where a release has less noise than that, it can show less. The least
-#: is then the first part of the noise's standard deviation for the estimate, and the second for what else the matrix may
-#: be. A least of .1 alone held columns that fill a hundredth of their range to 1.4 to 4 times their curvature, though the
-#: release denied it, and intervals of such columns covered 0 of 6 times.
+#: Least eigenvalue of I + Δ: the matrix is positive. Where a release has less noise than that, it can show less. The
+#: least is then the first part of the noise's standard deviation for the estimate, and the second for what else the
+#: matrix may be. A least of .1 alone held columns that fill a hundredth of their range to 1.4 to 4 times their
+#: curvature, though the release denied it, and intervals of such columns covered 0 of 6 times.
 LEAST_RELATIVE, LEAST_OF_NOISE, LEAST_POSSIBLE_OF_NOISE = 0.1, 0.5, 0.1
 #: Part of the model's largest eigenvalue up to which a direction holds nothing, unless its error is above the second
 #: part of it: rounding leaves a little of both where rows declare that there is nothing, up to 1e-9 in a metric of
