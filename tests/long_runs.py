@@ -41,7 +41,7 @@ def check_sentences(found):
         assert why.startswith("Yes") == (name in found.usable_for)
     body = json.loads(json.dumps(found.to_json(), allow_nan=False))
     costs = {"relaxations", "predicted_inflation", "predicted_width", "predicted_from", "clip_bias"}
-    assert body.keys() == {"usable_for", "usable_for_reasons", "from_path", *costs}
+    assert body.keys() == {"usable_for", "usable_for_reasons", "from_path", "path", *costs}
     assert (tuple(body["usable_for"]), body["usable_for_reasons"]) == (found.usable_for, found.reasons)
     assert verdict.Verdict.of_json(body) == found
     labels = {"relaxations": "relaxations", "predicted_inflation": "width", "clip_bias": "clip bias"}

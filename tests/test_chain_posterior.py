@@ -166,6 +166,25 @@ def test_the_path_of_any_sampler_serves(sampler, records, result):
     assert np.all((0.5 * one.std < other.std) & (other.std < 2.5 * one.std))
 
 
+@pytest.mark.slow
+def test_iterates_that_mix_stand_beside_the_posterior_that_follows_from_them(tmp_path):
+    """At temperature 1 and in small steps they are draws of it, where the model is true."""
+    rng, n = np.random.default_rng(0), 50_000
+    x = np.column_stack([rng.uniform(-1, 1, (n, 2)), np.ones(n)]) / math.sqrt(3)
+    y = rng.random(n) < expit(x @ [1.0, -1.0, 0.5])
+    long = {"sampler": dpmcmc.SGLD(step_size="auto"), "sampling": dpmcmc.Full(), "steps": 40_000, "burn_in": 0.2}
+    plan = planned(logistic(3), n, thin=20, chains=1, metric=dpmcmc.PrivateMetric(), **long)
+    found = dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y.astype(np.int32)}, key=2, progress=False)
+    loaded = dpmcmc.load(found.save(tmp_path / "run", public=True))
+    for one in (found, loaded):
+        shown = one.summary()
+        path, table = shown.path, shown.to_dict()
+        np.testing.assert_allclose(path.mean, shown.mean, atol=0.3 * shown.std.max())
+        np.testing.assert_allclose(path.high - path.low, shown.high - shown.low, rtol=0.2)
+        assert table["5 % of path"] == path.low.tolist()
+        assert "iterates mix at temperature 1" in dict(shown.said)["path"]
+
+
 # What a result says, and its files.
 
 
@@ -178,6 +197,7 @@ def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(result, name))
     np.testing.assert_array_equal(loaded.noise_aware().mean, found.mean)
     assert loaded.summary().to_dict() == result.summary().to_dict()
+    assert result.summary().path is None  # too short
     again = dpmcmc.inference.Trace.load(tmp_path / "run")
     np.testing.assert_array_equal(again.gradients, result.trace.gradients)
     with pytest.raises(ValueError, match=r"trace\.npz: is not there"):

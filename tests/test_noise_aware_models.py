@@ -306,6 +306,29 @@ def test_a_scale_under_a_uniform_prior_is_found():
         assert draws[name][0].std() < 0.1
 
 
+def far_line(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 20))
+    b = numpyro.sample("b", dist.Normal(0, 5))
+    s = numpyro.sample("s", dist.HalfNormal(5))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a + b * x, s), obs=y)
+
+
+@pytest.mark.parametrize(("centre", "called"), [(1.0, True), (15.0, False)])
+def test_gradients_that_do_not_reach_the_posterior_are_told(centre, called):
+    """A label 30 of its standard deviations from the prior's mean: the scale is far off when the gradients end."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 20_000).astype(np.float32)
+    records = {"x": x, "y": (centre + 2 * x + 0.5 * rng.normal(size=20_000)).astype(np.float32)}
+    target = bind(from_numpyro(far_line), dpmcmc.targets.record_shapes(records))
+    plan = NoiseAware().plan(target, num_records=20_000, epsilon=10.0, delta=1e-6)
+    result = dpmcmc.sample(plan, records, progress=False)
+    draws = result.draws["s"][0]
+    assert ("intervals" in result.usable_for) is called
+    assert bool(abs(draws.mean() - 0.5) < 4 * draws.std()) is called
+    assert called or "posterior standard deviations from where they were" in result.verdict.reasons["intervals"]
+
+
 @pytest.mark.parametrize("option", [{"prior_scale": "evidence"}, {"covariance": "sandwich"}, {"gram_share": 0.2}])
 def test_an_option_that_a_model_does_not_take_is_refused_alone(target, option):
     (name,) = option

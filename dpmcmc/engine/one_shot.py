@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 
@@ -35,8 +36,8 @@ from dpmcmc.targets.base import Target, target_offers
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64
-#: Positions, a pytree with leaves (1, draws, ...): one chain; and what the draws rest on, if they account for noise.
-_Drawn = tuple[PyTree, Evidence | None]
+#: Positions, a pytree with leaves (1, draws, ...): one chain; what these rest on, where noise is accounted for; doubts.
+_Drawn = tuple[PyTree, Evidence | None, tuple[str, ...]]
 
 
 class MechanismWork:
@@ -96,11 +97,11 @@ class MechanismWork:
                 self._test_run(one, one.run)
         session.begin()
         started = time.perf_counter()
-        positions, evidence = released(0, self, session.streams, session, last=True)
+        positions, evidence, doubts = released(0, self, session.streams, session, last=True)
         seconds = {"run": time.perf_counter() - started}
         constrain = target_offers(target).constrain
         draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-        return Result(plan, draws, positions, None, session.guarantee, seconds, evidence=evidence)
+        return Result(plan, draws, positions, None, session.guarantee, seconds, evidence=evidence, doubts=doubts)
 
     @property
     def _bound(self) -> Target:
@@ -120,6 +121,7 @@ class MechanismWork:
         plan = self._plan
         mechanism = self._plan.mechanism
         evidence = None
+        doubts: tuple[str, ...] = ()
         try:
             # Warnings of a library here are functions of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -128,24 +130,26 @@ class MechanismWork:
                 if mechanism.drawn is None:
                     drawn = mechanism.draw(plan, self.records, streams)
                 else:
-                    drawn, evidence = mechanism.drawn(plan, self.records, streams)
+                    drawn, evidence, doubts = mechanism.drawn(plan, self.records, streams)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence, doubts
 
     def arrays(self, made: _Drawn) -> dict[str, np.ndarray]:
         """Return leaves of the positions, and what the draws rest on; see :class:`ReleaseWork`."""
-        positions, evidence = made
+        positions, evidence, doubts = made
         content = b"" if evidence is None else evidence.content()
         leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(positions))}
-        return leaves | {"evidence": np.frombuffer(content, np.uint8)}
+        said = np.frombuffer(json.dumps(doubts).encode(), np.uint8)
+        return leaves | {"evidence": np.frombuffer(content, np.uint8), "doubts": said}
 
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
         """Return positions, and what the draws rest on; see :class:`ReleaseWork`."""
         content = arrays.pop("evidence")
+        doubts = tuple(json.loads(arrays.pop("doubts").tobytes()))
         structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
         positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
-        return positions, Evidence.of(content.tobytes()) if content.size else None
+        return positions, Evidence.of(content.tobytes()) if content.size else None, doubts
 
     def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
         """The whole release; see :class:`Work`."""
@@ -163,7 +167,7 @@ class MechanismWork:
 
     def given(self, made: _Drawn, run: BoundPlan, records: PyTree) -> Given:
         """Return the run from the draw; see :class:`ReleaseWork`."""
-        positions, _ = made
+        positions = made[0]
         count = self._whole.chains
         starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf[0], jnp.float32), count, axis=0), positions)
         return run._replace(starts=starts), records

@@ -108,6 +108,7 @@ class Result:
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
         evidence: what draws of mechanism noise_aware, or the posterior of a chain with an end, rest on, for checks and
             Bayes factors at no further cost; None of other runs.
+        doubts: why intervals of draws without evidence may not hold, clauses that the release gave.
         record: shapes of one record, public; None of what was loaded.
         device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 
@@ -135,6 +136,7 @@ class Result:
     means: Means | None = None
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
+    doubts: tuple[str, ...] = ()
     device: dict[str, str | int] | None = None
     record: PyTree | None = None
 
@@ -264,7 +266,7 @@ class Result:
         if broken is not None:
             return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is None:
-            return found
+            return found.without_intervals(self.doubts)
         if self.plan.end is not None:
             found = found.with_path(self.plan.verdict.intervals)
         found = found.without_intervals(self.evidence.objections)
@@ -290,6 +292,8 @@ class Result:
         """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
+        Where a posterior follows from a chain's path, and its iterates mix at temperature 1, their own ranges stand
+        beside it.
 
         Args:
             level: share of the draws that the range holds.
@@ -307,7 +311,10 @@ class Result:
         if self.evidence is not None and INTERVALS in self.usable_for:
             directions = reading.directions(self.draws, most)
             uses = uses if directions is None else self.evidence.uses(directions)
-        return Summary.of_draws(shown, level, self.verdict, chains, uses)
+        path = None
+        if self.verdict.path:
+            path = Summary.of_draws(reading.of(self.released, most), level, self.verdict.of_path, True, uses)
+        return Summary.of_draws(shown, level, self.verdict, chains, uses, path)
 
     @on_one_blas_thread
     def effects(self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9) -> Effects:

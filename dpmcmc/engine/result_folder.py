@@ -14,7 +14,6 @@ known. Its groups are:
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.planning.permitted_uses import INTERVALS, REFUSED, Use, Verdict
+from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 
@@ -69,7 +68,7 @@ def groups(
     usable = INTERVALS in verdict.usable_for
     own = usable and not verdict.from_path
     name = POSTERIOR if own else PATH if chains else DRAWS
-    of_released = verdict if own or not verdict.from_path else _of_path(verdict)
+    of_released = verdict.of_path if verdict.from_path else verdict
     found = {}
     if verdict.from_path:
         found[POSTERIOR if usable else DRAWS] = Group(draws, verdict)
@@ -80,13 +79,6 @@ def groups(
         stats = info._asdict() if hasattr(info, "_asdict") else info
         found["sample_stats" if own else "path_stats"] = Group(stats, of_released)
     return found
-
-
-def _of_path(verdict: Verdict) -> Verdict:
-    """Return the verdict on iterates whose run has a posterior that they are not draws of."""
-    other = POSTERIOR if INTERVALS in verdict.usable_for else DRAWS
-    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {other}."
-    return dataclasses.replace(verdict, intervals=Use(False, why), from_path=False)
 
 
 def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:

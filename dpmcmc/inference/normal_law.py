@@ -155,7 +155,7 @@ def posterior(
     local: Local,
     precision: np.ndarray,
     start: Gaussian,
-    rounds: int,
+    rounds: int = 4,
     prior_mean: np.ndarray | float = 0.0,
 ) -> Gaussian:
     """Iterate equation (2), with m = m₀ + S H 𝒞⁻¹ (H (θ̄ − m₀) − ḡ) of a prior N(m₀, P⁻¹).

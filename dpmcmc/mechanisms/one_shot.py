@@ -128,11 +128,13 @@ class ReleasedDraws(NamedTuple):
 
     Attributes:
         positions: a pytree like the target's parameters, leaves (draws, ...), NumPy.
-        evidence: that the draws rest on; None where they account for no noise.
+        evidence: that the draws rest on, with its own doubts; None where none is derived.
+        doubts: why intervals of draws without evidence may not hold, clauses that the release gave.
     """
 
     positions: PyTree
     evidence: Evidence | None = None
+    doubts: tuple[str, ...] = ()
 
 
 class OneShot(Checked, MechanismOffers):

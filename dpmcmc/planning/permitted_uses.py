@@ -47,6 +47,7 @@ class Verdict:
         clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
         predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
         from_path: whether intervals are those of the posterior given the path of a chain, and not of its iterates.
+        path: why the iterates of that path are draws of a posterior by themselves, too; empty where they are not.
     """
 
     prediction: Use
@@ -56,6 +57,7 @@ class Verdict:
     clip_bias: str | None = None
     predicted_from: str | None = None
     from_path: bool = False
+    path: str = ""
 
     @property
     def uses(self) -> dict[str, Use]:
@@ -93,11 +95,19 @@ class Verdict:
             "clip_bias": self.clip_bias,
             "predicted_from": self.predicted_from,
             "from_path": self.from_path,
+            "path": self.path,
         }
 
     def with_path(self, intervals: Use) -> Verdict:
-        """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
-        return replace(self, intervals=intervals, from_path=True)
+        """Return the verdict on a run whose released path gives a posterior, where this is one on its iterates."""
+        own = self.intervals.why if self.intervals.usable else ""
+        return replace(self, intervals=intervals, from_path=True, path=own)
+
+    @property
+    def of_path(self) -> Verdict:
+        """The verdict on the iterates of the path that a posterior follows from."""
+        why = f"{REFUSED} of the path: it is hotter or shorter than the posterior that follows from it."
+        return replace(self, intervals=Use(bool(self.path), self.path or why), from_path=False, path="")
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.
@@ -121,7 +131,7 @@ class Verdict:
         reasons = said["usable_for_reasons"]
         prediction, intervals = (Use(name in said["usable_for"], reasons[name]) for name in (PREDICTION, INTERVALS))
         facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
-        facts |= {name: said[name] for name in ("predicted_from", "from_path") if name in said}
+        facts |= {name: said[name] for name in ("predicted_from", "from_path", "path") if name in said}
         return cls(prediction, intervals, **facts)
 
     def permissions(self) -> list[tuple[str, str]]:

@@ -122,6 +122,7 @@ class Summary:
         spans: of the columns, where numbers are in their units; else None.
         from_path: whether the draws are those of a posterior that follows from the path of a chain.
         uses: for what the interval of each parameter is (:class:`~dpmcmc.inference.evidence.IntervalUse`).
+        path: of the iterates of the chain that the posterior follows from, where these are draws of one by themselves.
     """
 
     names: tuple[str, ...]
@@ -139,6 +140,7 @@ class Summary:
     spans: Spans | None = None
     from_path: bool = False
     uses: tuple[IntervalUse, ...] = ()
+    path: Summary | None = None
 
     @classmethod
     def of_draws(
@@ -148,6 +150,7 @@ class Summary:
         verdict: Verdict,
         chains: bool,
         uses: Sequence[IntervalUse],
+        path: Summary | None = None,
     ) -> Summary:
         """Return the summary of draws.
 
@@ -157,6 +160,7 @@ class Summary:
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
             uses: for what the interval of each parameter is.
+            path: of iterates that stand beside the draws.
 
         Raises:
             ValueError: a level outside (0, 1).
@@ -173,7 +177,12 @@ class Summary:
             high,
             level,
             verdict.intervals.usable,
-            (*verdict.permissions(), *_use_said(every.names, uses), *shown.said),
+            (
+                *verdict.permissions(),
+                *_use_said(every.names, uses),
+                *(() if path is None else (_beside(path, every.mean, every.std, high - low),)),
+                *shown.said,
+            ),
             shown.total,
             ess,
             rhat,
@@ -181,6 +190,7 @@ class Summary:
             shown.spans,
             verdict.from_path,
             tuple(uses),
+            path,
         )
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
@@ -197,6 +207,8 @@ class Summary:
         numbers = {"mean": self.mean, "sd": self.std, tails[0]: self.low, tails[1]: self.high}
         if self.ess is not None and self.rhat is not None:
             numbers |= {"ESS": self.ess, "R-hat": self.rhat}
+        if self.path is not None:
+            numbers |= {f"{tails[0]} of path": self.path.low, f"{tails[1]} of path": self.path.high}
         return {name: values.tolist() for name, values in numbers.items()}
 
     def __getitem__(self, name: str) -> dict[str, float]:
@@ -291,6 +303,14 @@ def _tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise InputError(f"level must be in (0, 1), got {level}", "level")
     return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
+
+
+def _beside(path: Summary, mean: np.ndarray, std: np.ndarray, width: np.ndarray) -> tuple[str, str]:
+    """Return what intervals of a path's iterates differ by from those of the posterior that follows from the path."""
+    wide = float(np.median((path.high - path.low) / width))
+    away = float(np.max(np.abs(path.mean - mean) / std))
+    said = f"iterates mix at temperature 1: their own intervals are {wide:.2f} times as wide (median), and their means"
+    return "path", f"{said} at most {away:.2g} standard deviations away"
 
 
 def _use_said(names: Sequence[str], uses: Sequence[IntervalUse]) -> list[tuple[str, str]]:
