@@ -31,7 +31,6 @@ def test_rounding_where_rows_declare_nothing_is_no_direction_of_a_matrix():
     noise = 0.01 * rng.normal(size=(4, 4))
     found = corrected(model, model + (noise + noise.T) / 2, 0.01, lambda q: 1e-16 * np.trace(q) * np.eye(4))
     assert found.held.tolist() == [False, True, True, True]
-    assert found.uncertainty < 0.1
 
 
 def evidence(**more):

@@ -109,12 +109,6 @@ class Corrected:
         return (self.vectors * np.sqrt(np.diag(self._entry_variances))) @ self.vectors.T
 
     @property
-    def uncertainty(self) -> float:
-        """Largest relative standard deviation over the model's eigenvectors."""
-        relative = np.sqrt(np.diag(self.variances)) / np.diag(self._relative[0])
-        return float(np.max(relative[self.held], initial=0.0))
-
-    @property
     def least(self) -> np.ndarray:
         """A with every eigenvalue of I + Δ lowered by one standard deviation, to 0 at most, (d, d)."""
         return self._root @ _lowered(self.mean, self.variances) @ self._root.T
