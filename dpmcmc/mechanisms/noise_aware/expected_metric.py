@@ -18,14 +18,7 @@ from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.normal_law import GradientRelease, Local, error_of_curvatures, moved_error
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.mechanisms.noise_aware.metric import (
-    farthest_reach,
-    floor_of,
-    joined,
-    leverage_of,
-    longest_row,
-    longest_whitened,
-)
+from dpmcmc.mechanisms.noise_aware.metric import curvature_bounds, floor_of, joined, longest_whitened
 
 #: Curvatures that stand for all that a release is expected to leave possible.
 _CURVATURES = 16
@@ -116,14 +109,9 @@ class ExpectedMetric(NamedTuple):
             return Local(curvature, spread, lambda q: 2 * mean**2 * self.error(q))
         root, inverse = roots(self.square)
         model = inverse @ curvature @ inverse
-        usual = longest_row(self.norm, self.longest)
-        leverage = float(np.trace(model)) / num_rows
-
-        def noise_std(reach: float) -> float:
-            longest = min(reach * usual, self.longest)
-            return released_std * leverage_of(score, clip, longest, reach, leverage)
-
-        std = noise_std(farthest_reach(noise_std, float(np.trace(model)) / len(model)))
+        trace = float(np.trace(model))
+        most = curvature_bounds(score, clip, self.norm, self.longest, trace, num_rows, len(model), released_std)[1]
+        std = most * released_std
         own = moved_error(lambda q: mean**2 * self.error(q), inverse)
         possible = corrected(model, model, std, own).possible(_CURVATURES)
         zero = np.zeros(len(root))

@@ -199,14 +199,28 @@ def spreads(known: np.ndarray, gram: np.ndarray, structure: RowStructure) -> np.
     return found
 
 
-def leverage_of(score: BoundedScore, clip: float, longest: float, reach: float, mean: float) -> float:
-    """Return L, a bound on the trace that a row adds to the curvature.
+def curvature_bounds(
+    score: BoundedScore, clip: float, norm: float, most: float, trace: float, num_rows: int, size: int, noise_std: float
+) -> tuple[float, float]:
+    """Return R, up to which rows weigh in full in a curvature, and L, a bound on the trace that a row adds to it.
+
+    Rows as long as noise affords weigh in full.
 
     Args:
         score: of the family.
         clip: C.
-        longest: R.
-        reach: R in units of ``longest_row``.
-        mean: of this trace over rows, as far as it is known; infinite where it is not.
+        norm: a typical ‖F⁻¹x‖.
+        most: the largest one.
+        trace: of the curvature in the metric, as far as it is known.
+        num_rows: N.
+        size: of the curvature.
+        noise_std: of its release, over L.
     """
-    return min(score.leverage(clip, longest), reach * _LEVERAGE_IN_MEAN * max(mean, _LEAST_PART))
+    usual = longest_row(norm, most)
+    mean = max(trace / num_rows, _LEAST_PART)
+
+    def bounds(reach: float) -> tuple[float, float]:
+        longest = min(reach * usual, most)
+        return longest, min(score.leverage(clip, longest), reach * _LEVERAGE_IN_MEAN * mean)
+
+    return bounds(farthest_reach(lambda reach: bounds(reach)[1] * noise_std, trace / size))

@@ -23,7 +23,7 @@ from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clippe
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
 from dpmcmc.mechanisms.noise_aware.langevin import Chain, Units, walk
-from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
+from dpmcmc.mechanisms.noise_aware.metric import clip_of, curvature_bounds
 from dpmcmc.mechanisms.noise_aware.regression_plan import (
     CURVATURE,
     SPREAD,
@@ -216,18 +216,11 @@ def _release_curvature(state: State, at: np.ndarray) -> tuple[Corrected, np.ndar
     grams = both.possible(CURVATURES)
     errors = known.errors(at, grams, [rows.mean_row_of(gram) for gram in grams])
     std = state.noise.settings[CURVATURE]
-    trace = float(np.trace(model))
     access = state.access
-
-    def bounds(reach: float) -> Bounds:
-        longest = min(reach * longest_row(rows.typical, rows.metric.longest), rows.metric.longest)
-        mean = trace / rows.num_rows
-        return Bounds(access.clip, longest, leverage_of(access.score, access.clip, longest, reach, mean))
-
-    # Rows as long as noise affords weigh in full.
-    reach = farthest_reach(lambda reach: bounds(reach).leverage * std, trace / len(model))
-    access = dataclasses.replace(access, bounds=bounds(reach))
-    most = access.bounds.leverage
+    trace = float(np.trace(model))
+    facts = (rows.typical, rows.metric.longest, trace, rows.num_rows, len(model), std)
+    longest, most = curvature_bounds(access.score, access.clip, *facts)
+    access = dataclasses.replace(access, bounds=Bounds(access.clip, longest, most))
     released = most * state.noise.symmetric(access.curvature(rows.records, at), CURVATURE)
     own = normal_law.bootstrapped_error(inverse @ errors @ inverse)
     found = corrected(model, released, most * std, own)
