@@ -282,5 +282,5 @@ def test_paths_that_identify_no_posterior_are_known_before_a_record_is_read(chan
 
 def test_a_run_without_an_end_concludes_no_posterior(records):
     found = dpmcmc.sample(planned(end=None), records, key=5)
-    with pytest.raises(UnsupportedCombination, match="no posterior is concluded from SGLD"):
+    with pytest.raises(UnsupportedCombination, match="no posterior is concluded from this run of SGLD"):
         found.noise_aware()

@@ -193,7 +193,7 @@ def test_a_prior_that_the_release_chose_and_that_says_more_than_it_takes_interva
     """Information of a release, H²/𝒞, in units of the prior's precision: below 1 the prior says more."""
     h = np.diag(np.full(D, 10.0))
     found = Evidence(h, np.ones(D), h @ h / information, np.ones(D), 100)
-    assert not found.objections, "a prior that was declared is the user's word"
+    assert not dataclasses.replace(found, supposed=True).objections, "what is supposed is the user's word"
     said = dataclasses.replace(found, chosen=True).objections
     assert [("the releases say too little of" in one) for one in said] == [True] * refused
     # A direction that rows do not have is no coefficient.

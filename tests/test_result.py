@@ -348,7 +348,7 @@ def test_ratios_and_marginal_effects_contain_the_truth(fitted):
         low, high = named[key]
         assert low < truth < high, key
         assert high - low < 0.6 * abs(truth), key
-    assert list(found.to_dict()) == ["name", "kind", "mean", "sd", "0.05 %", "99.95 %"]
+    assert list(found.to_dict()) == ["name", "kind", "mean", "sd", "0.05 %", "99.95 %", "use"]
     assert "odds ratio, from 17 to 90" in str(found)
 
 

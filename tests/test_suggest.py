@@ -66,6 +66,7 @@ def test_noise_heats_the_draws_of_a_suggested_chain_no_more_than_their_logits_ma
         sampler=dpmcmc.SGLD(step_size="auto", temperature=4000 / (8 * 20)),
         privacy=dpmcmc.Privacy(epsilon=0.1, delta=hot.guarantee.delta),
         metric=hot.metric.asked,
+        end=None,
         sampling=hot.sampling,
         steps=hot.steps,
         burn_in=hot.burn_in,

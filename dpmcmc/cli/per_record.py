@@ -23,7 +23,6 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
@@ -84,16 +83,12 @@ class RecordAccount:
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
             for tree in (everything.released, everything.positions, everything.info)
         )
-        means = everything.means
-        if means is not None:
-            means = means.of_blocks(self.plan.burn_in, 1 / variances(self.plan))
         return dataclasses.replace(
             everything,
             plan=self.plan,
             released=draws,
             positions=positions,
             info=info,
-            means=means,
         )
 
     def save(self, everything: Result, records: PyTree) -> None:

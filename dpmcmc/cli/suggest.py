@@ -35,7 +35,7 @@ from dpmcmc.targets import TARGETS
 
 #: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.
 _KEPT = ("epsilon", "delta", "adjacency", "ledger")
-_OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "run")
+_OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "end", "run")
 #: Option that states a fact -> its key of a config.
 _FACTS = {
     "num_records": "data.num_records",
@@ -208,7 +208,7 @@ def config_of(config: Config, plan: Plan, delta: float) -> dict[str, object]:
         out["sampler"] = _section(SAMPLERS, plan.sampler)
         out["sampling"] = _section(SCHEMES, plan.sampling, "scheme")
         if plan.metric is not None:
-            out["metric"] = _said(plan.metric.asked)
+            out |= {"metric": _said(plan.metric.asked), "end": None}
         out["run"] = {
             "steps": plan.steps,
             "chains": plan.chains,

@@ -72,11 +72,12 @@ class Chains:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
-        if self.end is not None:
-            self.end.read(data, mesh)
+        given = data
         for stage in self.before:
             stage.read(data, None, None)
             data = stage.records
+        if self.end is not None:
+            self.end.read(given, mesh)
         self.records = check_records(plan, data, host=mesh is not None)
         self.model = targets.bind(plan.target, targets.record_shapes(self.records))
         check_room(self.model, plan.num_draws * plan.chains)

@@ -82,6 +82,12 @@ def _read_result(folder: Path, facts: dict[str, Any], target: Target | None) -> 
     positions = _draws(held[UNCONSTRAINED + name]) if UNCONSTRAINED + name in held else released
     stats = next((name for name in ("sample_stats", "path_stats") if name in held), None)
     metric = held.get("metric")
+    if judged.get("from_path") and not (folder / EVIDENCE_FILE).exists():
+        raise InputError(
+            f"{folder}: was saved by an earlier version, whose chains concluded otherwise; read its draws.nc with "
+            "xarray or ArviZ",
+            "folder",
+        )
     guarantee = Guarantee.from_json(facts) if facts["events"] else None
     leaf = jax.tree.leaves(released)[0]
     run = SavedRun(

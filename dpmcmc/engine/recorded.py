@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
@@ -43,31 +42,6 @@ class Means(NamedTuple):
     positions: PyTree
     gradients: PyTree
     scatter: PyTree = None
-
-    def of_blocks(self, burn_in: int, precisions: np.ndarray) -> Means:
-        """Return the means of blocks, made of those of single steps.
-
-        Args:
-            burn_in: steps before the first block.
-            precisions: 1/s_t² of the steps of each block, (draws, thin).
-        """
-        draws, thin = precisions.shape
-
-        def blocks(leaf: np.ndarray) -> np.ndarray:
-            kept = np.asarray(leaf)[:, burn_in : burn_in + draws * thin]
-            return kept.reshape(len(kept), draws, thin, -1)
-
-        def mean(of: np.ndarray) -> np.ndarray:
-            total = np.einsum("cbtd,bt->cbd", of, precisions)
-            return total / precisions.sum(axis=1)[:, None]
-
-        steps = blocks(self.positions)
-        found = Means(mean(steps), mean(blocks(self.gradients)))
-        if thin == 1:
-            return found
-        away = steps - found.positions[:, :, None]
-        scatter = np.einsum("cbti,cbtj,bt->cij", away, away, precisions, optimize=True)
-        return found._replace(scatter=scatter)
 
 
 class RecordedState(NamedTuple):

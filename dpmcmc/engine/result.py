@@ -218,8 +218,8 @@ class Result:
         """
         if self.evidence is None:
             raise UnsupportedCombination(
-                f"noise_aware: no posterior is concluded from {self.plan.label} on this target; run a sampler in "
-                "metric gram on a logistic regression, or use mechanism noise_aware."
+                f"noise_aware: no posterior is concluded from this run of {self.plan.label}; a chain needs an end, as "
+                "label-blind gradients of a logistic regression in metric gram have, or use mechanism noise_aware."
             )
         return dataclasses.replace(self.evidence.posterior(), doubts=self.evidence.objections)
 
@@ -338,8 +338,9 @@ class Result:
             )
         if INTERVALS not in self.usable_for:
             raise UnsupportedCombination(f"effects: the draws are not for intervals. {self.verdict.reasons[INTERVALS]}")
-        draws = np.asarray(self.flat_draws())
-        return effects_of(draws, self.plan.target, self.plan.schema, self.evidence, level, contrast)
+        directions = self._reading(True).directions(self.draws)
+        law = (self.evidence, directions)
+        return effects_of(np.asarray(self.flat_draws()), self.plan.target, self.plan.schema, *law, level, contrast)
 
     def _reading(self, original_units: bool | None) -> Reading:
         return Reading(self.plan.target, self.plan.schema, self.columns, original_units)

@@ -68,6 +68,7 @@ def suggested_chain(
         "sampling": Full(),
         "steps": _STEPS,
         "sampler": SGLD(step_size=1.0),
+        "end": None,  # predictions have no use of it
     }
     settings |= {key: value for key, value in given.items() if value is not None}
     settings.setdefault("burn_in", settings["steps"] // 2)

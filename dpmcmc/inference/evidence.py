@@ -102,6 +102,7 @@ class Evidence:
         means: of the prior, (d,); None: 0.
         doubts: why intervals may not hold, clauses that the release itself gave.
         chosen: whether the scales were chosen from the release.
+        supposed: whether intervals are claimed only if the model and its prior are true.
         label_scale: standard deviation of residuals, or dispersion of counts, which the release tells; or None.
         predictors: R, (d, d), what is public of predictors; None: 0.
         least: what of H the releases confirm, (d, d): one standard deviation of their noise below it; None: not known.
@@ -129,6 +130,7 @@ class Evidence:
     means: np.ndarray | None = None
     doubts: tuple[str, ...] = ()
     chosen: bool = False
+    supposed: bool = False
     label_scale: float | None = None
     predictors: np.ndarray | None = None
     least: np.ndarray | None = None
@@ -248,11 +250,10 @@ class Evidence:
     def _left(self) -> float:
         """Return the share of coefficients of which the releases say too little for the whole to be reported.
 
-        A declared prior is the user's own: it speaks for what is mostly its own, and for levels with hardly any record.
-        One whose scale was chosen by the other coefficients does not.
+        A prior that is supposed to be true speaks for what is mostly its own, and for levels with hardly any record.
         """
         found = self.uses(self._coefficients())
-        return float(np.mean([use is OF_NOISE or (self.chosen and use is not CALLED) for use in found]))
+        return float(np.mean([use is OF_NOISE or (use is not CALLED and not self.supposed) for use in found]))
 
     @on_one_blas_thread
     def uses(self, directions: np.ndarray) -> tuple[IntervalUse, ...]:

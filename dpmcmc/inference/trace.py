@@ -9,7 +9,7 @@ The posterior that follows from it is concluded as that of a noise-aware release
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -113,4 +113,5 @@ class Trace:
     @classmethod
     def _of(cls, content: bytes) -> Self:
         facts = saved_arrays.unpacked(content)
-        return cls(**{**facts, "metric": ReleasedMetric.of(*facts["metric"])})
+        known = {one.name: facts[one.name] for one in fields(cls)}
+        return cls(**known | {"metric": ReleasedMetric.of(*facts["metric"])})

@@ -33,6 +33,8 @@ from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
 
+#: Most of the squared budget that a metric and an end may have together.
+_MOST_BESIDE_STEPS = 0.95
 #: Most steps that passes may be, since a plan holds the noise of every step in memory.
 MOST_STEPS = 20_000_000
 
@@ -98,6 +100,8 @@ def plan(
             "privacy",
         )
     sampling = Full() if sampling is None else sampling
+    if not (end is None or end == "auto" or isinstance(end, NoiseAware)):
+        raise InputError(f"end: must be a NoiseAware, 'auto' or None, got {end!r}", "end")
     target, metric, end = _add_facts(schema, target, metric, end, privacy)
     _check_whole("num_records", num_records, 1)
     sampling.validate(num_records)
@@ -176,8 +180,16 @@ def _with_end(
         end = NoiseAware(covariance="sandwich" if released else "model") if derived else None
     if end is None:
         return (metric,), ()
-    metric, stage = end.end_of_chain(target, metric, sampling, num_records, privacy)
-    return (metric,), (stage,)
+    ended, stage = end.end_of_chain(target, metric, sampling, num_records, privacy)
+    if metric.asked.share + stage.share <= _MOST_BESIDE_STEPS:
+        return (ended,), (stage,)
+    if asked_for == "auto":
+        return (metric,), ()
+    raise InputError(
+        f"end: takes {stage.share:.0%} of the squared budget and the metric {metric.asked.share:.0%}, which leaves the "
+        "steps too little; give the metric a smaller share",
+        "end",
+    )
 
 
 def length(

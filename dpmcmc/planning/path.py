@@ -52,8 +52,8 @@ def trace_of(
     """
     if means is None or metric is None:
         raise UnsupportedCombination(
-            f"noise_aware: {plan.label} keeps no path that a posterior is concluded from; run a sampler in metric gram "
-            "on a logistic regression, or use mechanism noise_aware, whose draws are such a posterior already."
+            f"noise_aware: {plan.label} keeps no path that a posterior is concluded from; a chain needs an end, which "
+            "label-blind gradients of a logistic regression in metric gram have, or use mechanism noise_aware."
         )
     prior = plan.target_offers.prior_precision or 0.0
     scatter = np.zeros_like(metric.root) if means[2] is None else np.sum(np.asarray(means[2], np.float64), axis=0)

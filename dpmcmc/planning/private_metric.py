@@ -59,7 +59,7 @@ class PrivateMetric(Checked):
             the clipped gradients at the starting point, for any target.
         share: part of μ², the squared Gaussian budget of (ε, δ), that the release takes.
         clip_ratio: C over the typical norm, in the metric, of a row (``gram``) or a gradient (``second_moment``); null:
-            0.5 and 1.
+            0.5 and 1; 1.5 of a chain whose end releases a curvature.
         structure: what is declared of all rows; a wrong declaration makes the metric worse, not the run less private.
 
     Raises:
@@ -146,7 +146,8 @@ class PlannedMetric(Stage):
             "in its units, which are those of the step size"
         )
         stated = {"metric": numbers}
-        return Description({"metric": settings(self.asked)}, stated, stated, [("metric", said)])
+        sections = {"metric": settings(self.asked)} | ({"end": None} if plan.end is None else {})
+        return Description(sections, stated, stated, [("metric", said)])
 
 
 def planned_metric(

@@ -150,7 +150,9 @@ def warn_unless_for_intervals(plan: Plan) -> None:
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if isinstance(score, LabelBlind) and plan.run is not None and plan.label_blind:
-            use += "" if plan.in_metric else " or a private metric (metric=dpmcmc.PrivateMetric())"
+            offers = plan.target_offers
+            if not plan.in_metric and offers.offset_bound is None and offers.weight_scale is None:
+                use += " or a private metric (metric=dpmcmc.PrivateMetric())"
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
     warnings.warn(

@@ -29,6 +29,10 @@ class WholePlan(Protocol):
         """The stage with the plan's guarantee."""
 
     @property
+    def end(self) -> Any:
+        """Releases where the chain ends, or None."""
+
+    @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
 

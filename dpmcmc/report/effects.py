@@ -58,6 +58,7 @@ class Effects:
         kinds: of each effect, (k,).
         draws: (draws, k).
         level: share of the draws that an interval holds.
+        uses: whether each interval may be reported (``inference/evidence.py``): ``yes``, ``prior`` or ``no``, (k,).
 
     Example:
         >>> import numpy as np
@@ -70,6 +71,7 @@ class Effects:
     kinds: tuple[str, ...]
     draws: np.ndarray
     level: float
+    uses: tuple[str, ...] = ()
 
     @property
     def intervals(self) -> np.ndarray:
@@ -88,12 +90,12 @@ class Effects:
         rows = []
         for name, kind, mean, std, *ends in zip(*columns.values(), strict=True):
             places = decimals(std)
-            cells = (f"{number:.{places}f}" for number in (mean, std, *ends))
-            rows.append([printable(name), kind, *cells])
+            cells = (f"{number:.{places}f}" for number in (mean, std, *ends[:2]))
+            rows.append([printable(name), kind, *cells, *ends[2:]])
         return list(columns), rows
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
-        """Return columns by name: ``name``, ``kind``, ``mean``, ``sd`` and the ends of the intervals."""
+        """Return columns by name: ``name``, ``kind``, ``mean``, ``sd``, the ends of the intervals, and ``use``."""
         low, high = (f"{50 * (1 + sign * self.level):g} %" for sign in (-1, 1))
         intervals = self.intervals
         return {
@@ -103,6 +105,7 @@ class Effects:
             "sd": self.draws.std(axis=0).tolist(),
             low: intervals[:, 0].tolist(),
             high: intervals[:, 1].tolist(),
+            "use": list(self.uses) or ["yes"] * len(self.names),
         }
 
     def __str__(self) -> str:
@@ -119,6 +122,7 @@ def effects_of(
     target: Target,
     schema: Schema,
     evidence: Evidence | None,
+    directions: np.ndarray | None,
     level: float,
     contrast: Mapping[str, float] | None,
 ) -> Effects:
@@ -129,6 +133,7 @@ def effects_of(
         target: of the regression.
         schema: of its table.
         evidence: of the release; None: no marginal effects of a model that is not linear.
+        directions: weights of the encoded coefficients in each one in own units, (names, d), or None.
         level: of the intervals.
         contrast: weights by name of a coefficient in its own units; None: all effects.
 
@@ -145,6 +150,13 @@ def effects_of(
         )
     names = schema.own_names
     coefficients = schema.to_original_units(draws)
+
+    def used(weights: np.ndarray) -> tuple[str, ...]:
+        """Return the uses of sums of coefficients in own units, given their weights, (k, names)."""
+        if evidence is None or directions is None:
+            return ("yes",) * len(weights)
+        return tuple(one.use for one in evidence.uses(weights @ directions))
+
     if contrast is not None:
         weights = np.zeros(len(names))
         for name, weight in contrast.items():
@@ -155,24 +167,25 @@ def effects_of(
                 )
             weights[names.index(name)] = weight
         said = " ".join(f"{weight:+g}·{name}" for name, weight in contrast.items())
-        return Effects((said,), (_CONTRAST,), (coefficients @ weights)[:, None], level)
+        return Effects((said,), (_CONTRAST,), (coefficients @ weights)[:, None], level, used(weights[None]))
     kept = [j for j, constant in enumerate(schema.constant_sum) if not constant and coefficients[:, j].any()]
-    found: list[tuple[str, str, np.ndarray]] = []
+    found: list[tuple[int, str, np.ndarray]] = []
     ratio = _RATIOS.get(type(target))
     for j in kept if ratio is not None else ():
         beta = coefficients[:, j]
-        found.append((names[j], f"{ratio}, per unit", _exp(beta)))
+        found.append((j, f"{ratio}, per unit", _exp(beta)))
         column = schema.columns.get(schema.names[j])
         if isinstance(column, Range) and column.scale != "log1p":
             kind = f"{ratio}, from {column.low:g} to {column.high:g}"
-            found.append((names[j], kind, _exp(beta * (column.high - column.low))))
+            found.append((j, kind, _exp(beta * (column.high - column.low))))
     slope = _mean_slope(draws, target, evidence)
     if slope is not None:
-        found += [(names[j], _MARGINAL, coefficients[:, j] * slope) for j in kept]
+        found += [(j, _MARGINAL, coefficients[:, j] * slope) for j in kept]
     if not found:
         raise UnsupportedCombination("effects: no column has one; use result.summary(), or give the formula a column")
     columns, kinds, values = zip(*found, strict=True)
-    return Effects(columns, kinds, np.stack(values, axis=1), level)
+    uses = used(np.eye(len(names))[list(columns)])
+    return Effects(tuple(names[j] for j in columns), kinds, np.stack(values, axis=1), level, uses)
 
 
 def _exp(values: np.ndarray) -> np.ndarray:

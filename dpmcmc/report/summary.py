@@ -307,8 +307,9 @@ def _tails(level: float) -> tuple[float, float]:
 
 def _beside(path: Summary, mean: np.ndarray, std: np.ndarray, width: np.ndarray) -> tuple[str, str]:
     """Return what intervals of a path's iterates differ by from those of the posterior that follows from the path."""
-    wide = float(np.median((path.high - path.low) / width))
-    away = float(np.max(np.abs(path.mean - mean) / std))
+    some = std > 0  # the level that others are compared with is 0
+    wide = float(np.median((path.high - path.low)[some] / width[some]))
+    away = float(np.max(np.abs(path.mean - mean)[some] / std[some]))
     said = f"iterates mix at temperature 1: their own intervals are {wide:.2f} times as wide (median), and their means"
     return "path", f"{said} at most {away:.2g} standard deviations away"
 

@@ -48,7 +48,7 @@ _WHERE = (
 
 
 #: Keys of plan.json that hold sentences, which a later version may word otherwise.
-_SENTENCES = ("usable_for_reasons", "note", "unproved", "reasons", "thesis_condition")
+_SENTENCES = ("usable_for_reasons", "path", "note", "unproved", "reasons", "thesis_condition")
 
 
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.

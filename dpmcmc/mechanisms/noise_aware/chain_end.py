@@ -148,8 +148,9 @@ class EndOfChain(RegressionPlan):
         assert plan.end is not None
         metric = trace.metric
         noise = Noise(plan.end.settings, iter(jax.random.split(key, _KEYS)))
-        prepare = Rows(plan.target, self.design(metric.num_records).row_bound)
-        rows = self._known_rows(metric, asked(records).prepared(prepare), noise)
+        if self.has_curvature:
+            records = asked(records).prepared(Rows(plan.target, self.design(metric.num_records).row_bound))
+        rows = self._known_rows(metric, records, noise)
         state = State(self, noise, rows, LearntScore(self.score))
         gradients = trace.path()
         path = _path(gradients, metric.root, rows)
@@ -182,7 +183,7 @@ class EndOfChain(RegressionPlan):
         square = spectral(metric.gram / num_rows, lambda values: np.maximum(values, 0.0) + metric.floor)
         own = BoundedGradient.of(moment.gram, design, self.score, square)
         return ReleasedRows(
-            own.prepared(records),
+            own.prepared(records) if self.has_curvature else records,
             design,
             RowsOfOwners.of(np.array([num_rows])),
             (0.0, 0.0),

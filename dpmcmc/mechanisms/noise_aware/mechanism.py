@@ -149,6 +149,8 @@ class NoiseAware(Options, OneShot):
                 "end: clipping residual biases the path's gradients, which a posterior rests on; use label_blind.",
                 "end",
             )
+        if self.sampler is not None:
+            raise InputError("end: the chain has its sampler; leave sampler of the end out", "end")
         facts = EndOfChain.of(self, target, metric, sampling)
         if facts.has_curvature and metric.asked.clip_ratio is None:
             metric = metric.clipped_at(CLIP_RATIO)

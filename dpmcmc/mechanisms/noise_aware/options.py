@@ -46,3 +46,8 @@ class Options:
     coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
     group_effects: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
+
+    @property
+    def supposed(self) -> bool:
+        """Whether intervals are claimed only if the model and its prior, which is declared, are true."""
+        return self.covariance == "model" and self.prior_scale == "target"

@@ -5,9 +5,9 @@ own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a 
 its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
 over candidates of f, by these densities.
 
-Draws are of the mixture, and so are the intervals that a result reports. Its evidence (``inference/evidence.py``) is
-one normal law that stands in for the mixture in checks and Bayes factors: that of the likeliest factor, with what not
-knowing H adds to its width.
+Draws of a release are of the mixture, and so are the intervals that it reports. Its evidence
+(``inference/evidence.py``) is one normal law that stands in for the mixture in checks and Bayes factors: that of the
+likeliest factor, with what not knowing H adds to its width. A chain's end reports that law itself.
 
 Two priors have such a factor: one of effects that are alike over the declared ranges of their columns, and one of
 effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its

@@ -61,6 +61,7 @@ def concluded(found: Released) -> Concluded:
         concluded.evidence,
         gram=rows.noisy,
         structure=state.plan.options.structure,
+        supposed=state.plan.options.supposed,
         doubts=tuple(_doubts(law, concluded.evidence, posterior)),
         label_scale=_label_scale(state, concluded.mixture),
         least=None if found.ends is None else rows.root @ found.ends.confirmed @ rows.root,
@@ -168,8 +169,8 @@ def _doubts(law: _Law, evidence: Evidence, posterior: Gaussian) -> list[str]:
     doubts = [*state.learnt.doubts]
     if ends is not None:
         doubts += _doubts_of_ends(state, ends)
-    elif isinstance(state.learnt.score, Logistic):
-        doubts += _of_rare_label(state, posterior)
+    elif law.bends and isinstance(state.learnt.score, Logistic):
+        doubts += _of_large_logits(state, posterior)
     # Where the releases tell nothing, the gradient is the same everywhere.
     prior = np.linalg.inv(prior_covariance(evidence.scales, evidence.predictors))
     told = np.linalg.inv(posterior.covariance) - prior
@@ -233,15 +234,15 @@ def _of_ratio(state: State, ratio: float, std: float) -> list[str]:
     return []
 
 
-def _of_rare_label(state: State, posterior: Gaussian) -> list[str]:
-    """Return doubts where one label is so rare in all rows that a curvature of normal rows is wrong."""
+def _of_large_logits(state: State, posterior: Gaussian) -> list[str]:
+    """Return doubts of a chain's end where logits are so large that a curvature of normal rows is wrong."""
     square = float(posterior.mean @ state.rows.gram @ posterior.mean) / state.rows.num_rows
     logit = math.sqrt(max(square, 0.0))
     if logit <= _LARGEST_LOGIT:
         return []
     return [
-        f"logits of rows have a root mean square of {logit:.2g}: one label is too rare for a curvature that is not "
-        f"released; {_MORE}"
+        f"logits of rows have a root mean square of {logit:.2g}, where rows taken as normal tell a curvature up to "
+        f"{_LARGEST_LOGIT:g}; take fewer columns, or mechanism noise_aware"
     ]
 
 

@@ -63,6 +63,7 @@ class Statistics:
             # The number of owners' rows is not released, and the Gram matrix says little without it.
             gram=noisy if self.together == 1 else None,
             structure=self.options.structure,
+            supposed=self.options.supposed,
             least=confirmed(gram, noisy.gram, noisy.noise_std, np.zeros_like(gram)) / variance,
         )
         return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
