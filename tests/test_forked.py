@@ -101,7 +101,7 @@ def acts():
         "predict of an estimator": lambda: estimator.predict_proba(x),
         "summary": lambda: [str(result.summary()) for result in (table, release, chain, of_counts)],
         "to_arviz": lambda: [result.to_arviz() for result in (table, release, chain, of_counts)],
-        "noise_aware": lambda: table.noise_aware(),
+        "noise_aware": lambda: release.noise_aware(),
         "diagnostics": lambda: (chain.diagnostics, chain.verdict, of_counts.diagnostics),
         "page": lambda: [result.page() for result in (table, release, chain)],
         "evidence": lambda: (release.evidence.posterior(), release.evidence.prior_check()),
