@@ -1,5 +1,8 @@
 """The benchmark of intervals: its non-private fit, its estimands, its findings with planted faults, the command."""
 
+import importlib
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -216,3 +219,12 @@ def test_the_quick_run_measures_the_library_itself(tmp_path):
             assert 0.5 < row["width"] < 20
             assert 0 < row["seconds"] < 300
             assert row["predicted_width"] > 0
+
+
+@pytest.mark.parametrize("name", ["intervals", "benchmark"])
+def test_workers_are_given_functions_that_another_process_finds(name):
+    """A process that ``python -m`` of a package starts does not run its ``__main__`` file again."""
+    main = importlib.import_module(f"experiments.{name}.__main__")
+    given = re.findall(r"outcomes\((\w+),", Path(main.__file__).read_text())
+    assert given
+    assert all(getattr(main, one).__module__ != main.__name__ for one in given)

@@ -31,7 +31,7 @@ from experiments.commands import command, folder_for
 from experiments.figure_files import CONFIGS, load, report, write_table
 from experiments.intervals import table
 from experiments.intervals.designs import design
-from experiments.intervals.measure import Failure, Row, Seen, Task, seen, summarised
+from experiments.intervals.measure import Failure, Row, Seen, Task, seen_of_row, summarised
 
 _MOST_WORKERS = 64
 
@@ -84,15 +84,11 @@ def _task(one: table.Asked, number: int) -> Task:
     return Task(*facts, number, _estimand(one.design), one.chain)
 
 
-def _seen(task: tuple[int, Task]) -> Seen | Failure:
-    return seen(task[1])
-
-
 def _tables(rows: dict[int, table.Asked], workers: int) -> Iterator[tuple[int, list[Seen | Failure]]]:
     """Yield rows of one design with the outcomes of all their tables; a table whose worker died has failed."""
     tasks = [(at, _task(one, number)) for at, one in rows.items() for number in range(one.tables)]
     found: dict[int, dict[int, Seen | Failure]] = {at: {} for at in rows}
-    for (at, task), end in outcomes(_seen, tasks, workers=workers):
+    for (at, task), end in outcomes(seen_of_row, tasks, workers=workers):
         found[at][task.table] = Failure(end.why, False) if isinstance(end, Lost) else end
         if len(found[at]) == rows[at].tables:
             yield at, [found[at][number] for number in range(rows[at].tables)]

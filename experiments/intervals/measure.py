@@ -110,6 +110,11 @@ def seen(task: Task) -> Seen | Failure:
     return Seen(low, high, estimate, error, "intervals" in result.usable_for, predicted_width(result), seconds)
 
 
+def seen_of_row(task: tuple[int, Task]) -> Seen | Failure:
+    """Return the outcome of a table that is numbered by its row; a worker finds no function of a ``__main__`` file."""
+    return seen(task[1])
+
+
 @functools.lru_cache(maxsize=256)
 def _reference(name: str, records: int, table: int, precision: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the non-private fit of a table, which rows of several ε share."""
