@@ -173,7 +173,7 @@ def test_iterates_that_mix_stand_beside_the_posterior_that_follows_from_them(tmp
     x = np.column_stack([rng.uniform(-1, 1, (n, 2)), np.ones(n)]) / math.sqrt(3)
     y = rng.random(n) < expit(x @ [1.0, -1.0, 0.5])
     long = {"sampler": dpmcmc.SGLD(step_size="auto"), "sampling": dpmcmc.Full(), "steps": 40_000, "burn_in": 0.2}
-    plan = planned(logistic(3), n, thin=20, chains=1, metric=dpmcmc.PrivateMetric(), **long)
+    plan = planned(logistic(3), n, thin=20, chains=1, metric=dpmcmc.PrivateMetric(clip_ratio=1.5), **long)
     found = dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y.astype(np.int32)}, key=2, progress=False)
     loaded = dpmcmc.load(found.save(tmp_path / "run", public=True))
     for one in (found, loaded):

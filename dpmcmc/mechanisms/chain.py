@@ -79,7 +79,7 @@ def plan(
             its units. None: the identity.
         end: ``NoiseAware(...)``: a posterior follows from the path, as that of :func:`dpmcmc.fit` does. With up to 100
             coefficients, curvature and spread of scores are released where the path ends, in the same guarantee, and
-            clip_ratio then is 1.5 where none is given. auto: every logistic regression in metric gram has one, with
+            clip_ratio then is 1 where none is given. auto: every logistic regression in metric gram has one, with
             covariance sandwich where the spread is released. None: draws are the chain's own.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
             its bounds from it, and :func:`dpmcmc.sample` a table.

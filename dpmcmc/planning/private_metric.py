@@ -59,7 +59,7 @@ class PrivateMetric(Checked):
             the clipped gradients at the starting point, for any target.
         share: part of μ², the squared Gaussian budget of (ε, δ), that the release takes.
         clip_ratio: C over the typical norm, in the metric, of a row (``gram``) or a gradient (``second_moment``); null:
-            0.5 and 1; 1.5 of a chain whose end releases a curvature.
+            0.5 and 1; 1 of a chain whose end releases a curvature.
         structure: what is declared of all rows; a wrong declaration makes the metric worse, not the run less private.
 
     Raises:
