@@ -111,7 +111,7 @@ def seen(task: Task) -> Seen | Failure:
 
 
 def seen_of_row(task: tuple[int, Task]) -> Seen | Failure:
-    """Return the outcome of a table that is numbered by its row; a worker finds no function of a ``__main__`` file."""
+    """Return the outcome of a table that is numbered by its row; a worker finds functions of modules alone."""
     return seen(task[1])
 
 
