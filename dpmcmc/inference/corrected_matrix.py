@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import softmax
 
-from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.decompositions import eigh, spectral
 from dpmcmc.inference.normal_law import symmetric_noise
 
 #: Candidates for τ. The smallest keeps an error of the model in intervals whatever a release says.
@@ -79,8 +79,8 @@ class Corrected:
     deviation: float
 
     @functools.cached_property
-    def _relative(self) -> tuple[np.ndarray, np.ndarray]:
-        """I + Δ, positive, and its root, (d, d) each."""
+    def _relative(self) -> np.ndarray:
+        """I + Δ, positive, (d, d)."""
         return self._positive(self.mean, LEAST_OF_NOISE)
 
     @functools.cached_property
@@ -96,12 +96,12 @@ class Corrected:
     @property
     def matrix(self) -> np.ndarray:
         """A, (d, d)."""
-        return self._root @ self._relative[0] @ self._root.T
+        return self._root @ self._relative @ self._root.T
 
     @property
     def turn(self) -> np.ndarray:
         """T with A = T (M + lift) Tᵀ, (d, d), for a model of the same matrix elsewhere."""
-        return self._turned(self._relative[1])
+        return self._turned(self._relative)
 
     @property
     def stds(self) -> np.ndarray:
@@ -122,37 +122,34 @@ class Corrected:
 
     def turns(self, count: int) -> np.ndarray:
         """Return matrices in place of T, (count, d, d), of positive matrices drawn from what is known of A."""
-        return self._turned(self._drawn(count)[1])
+        return self._turned(self._drawn(count))
 
     def possible(self, count: int) -> np.ndarray:
         """Return these positive matrices, (count, d, d)."""
-        return self._root @ self._drawn(count)[0] @ self._root.T
+        return self._root @ self._drawn(count) @ self._root.T
 
-    def _turned(self, half: np.ndarray) -> np.ndarray:
-        """Return T given a root of I + Δ, (..., d, d)."""
-        return self._root @ half @ (self.vectors / np.sqrt(self.values)).T
+    def _turned(self, relative: np.ndarray) -> np.ndarray:
+        """Return T given I + Δ, (..., d, d)."""
+        return self._root @ spectral(relative, np.sqrt) @ (self.vectors / np.sqrt(self.values)).T
 
-    def _drawn(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return draws of I + Δ, each with its mirror image about the mean, and their roots, (count, d, d) each."""
+    def _drawn(self, count: int) -> np.ndarray:
+        """Return draws of I + Δ, each with its mirror image about the mean, (count, d, d)."""
         rng = np.random.default_rng(0)
         size = len(self.mean)
         noise = np.stack([symmetric_noise(rng, size) for _ in range(count // 2)])
         away = np.sqrt(self.variances / _halves(size)) * noise
         return self._positive(self.mean + np.concatenate([away, -away]), LEAST_POSSIBLE_OF_NOISE)
 
-    def _positive(self, relative: np.ndarray, part: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return I + Δ, (..., d, d), with no eigenvalue below the least, and a square root of it, (..., d, d).
+    def _positive(self, relative: np.ndarray, part: float) -> np.ndarray:
+        """Return I + Δ, (..., d, d), with no eigenvalue below the least.
 
         Args:
             relative: I + Δ.
             part: of the noise's standard deviation that a direction has at least.
         """
         least = np.sqrt(np.minimum(LEAST_RELATIVE, part * self.noise))
-        values, vectors = eigh(relative / np.outer(least, least))
-        half = least[:, None] * vectors * np.sqrt(np.maximum(values, 1.0))[..., None, :]
-        positive = half @ half.swapaxes(-1, -2)
-        values, vectors = eigh(positive)
-        return positive, (vectors * np.sqrt(values)[..., None, :]) @ vectors.swapaxes(-1, -2)
+        scale = np.outer(least, least)
+        return scale * spectral(relative / scale, lambda values: np.maximum(values, 1.0))
 
 
 def corrected(

@@ -45,7 +45,7 @@ def rare_levels(
         return found.ravel()
     each = np.eye(score.size) - (1 / score.size if score.size > 1 else 0.0)
     theta = posterior.mean.reshape(len(gram), -1) @ each
-    squares = np.einsum("ik,ij,jk->k", theta, gram / num_rows, theta)
+    squares = variances(gram / num_rows, theta.T)
     for block in structure.blocks:
         # Every row has one level of the block, and in its column the same number c.
         columns = list(block)
