@@ -220,15 +220,8 @@ def test_draws_and_predictions_are_those_of_the_posterior_and_not_of_the_path(re
 
 @pytest.mark.slow
 def test_the_command_writes_the_posterior(tmp_path, capsys):
-    asked = [
-        "--set",
-        "metric={name: gram}",
-        "--set",
-        "run={steps: 100, burn_in: 0.5}",
-        "--set",
-        "sampler.step_size=0.5",
-    ]
-    asked += ["--set", "target.prior_scale=1.0"]
+    settings = ("metric={name: gram}", "run={steps: 100, burn_in: 0.5}", "sampler.step_size=0.5")
+    asked = [part for one in (*settings, "target.prior_scale=1.0") for part in ("--set", one)]
     for name, change, from_path in (
         ("residual", "privacy.clipping=residual", False),
         ("none", "end=null", False),
@@ -239,9 +232,7 @@ def test_the_command_writes_the_posterior(tmp_path, capsys):
         assert (tmp_path / name / "trace.npz").exists() is from_path
     capsys.readouterr()
     result = dpmcmc.load(tmp_path / "run")
-    np.testing.assert_allclose(
-        result.draws.reshape(-1, result.draws.shape[-1]).mean(0), result.noise_aware().mean, atol=1e-4
-    )
+    np.testing.assert_allclose(result.draws.mean(axis=(0, 1)), result.noise_aware().mean, atol=1e-4)
 
 
 # Refusals.
@@ -253,10 +244,9 @@ def test_a_default_end_is_where_one_is_derived():
     assert planned(logistic(120)).label == "SGLD"  # nothing is released
     softmax = dpmcmc.targets.SoftmaxRegression(num_classes=2, num_features=4, row_bound=1.0)
     residual = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual")
-    plain = dpmcmc.PrivateMetric()
     for plan in (
         planned(metric=None),
-        planned(softmax, metric=plain),
+        planned(softmax, metric=dpmcmc.PrivateMetric()),
         planned(end=None),
         planned(privacy=residual, metric=dpmcmc.PrivateMetric(clip_ratio=0.2)),
         planned(metric=dpmcmc.PrivateMetric("second_moment", clip_ratio=20.0)),

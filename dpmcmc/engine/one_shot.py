@@ -146,7 +146,8 @@ class MechanismWork:
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
         """Return positions, and what the draws rest on; see :class:`ReleaseWork`."""
         content = arrays.pop("evidence")
-        doubts = tuple(json.loads(arrays.pop("doubts").tobytes()))
+        # A checkpoint of an earlier version has none.
+        doubts = tuple(json.loads(bytes(arrays.pop("doubts", b"[]"))))
         structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
         positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
         return positions, Evidence.of(content.tobytes()) if content.size else None, doubts
@@ -167,7 +168,6 @@ class MechanismWork:
 
     def given(self, made: _Drawn, run: BoundPlan, records: PyTree) -> Given:
         """Return the run from the draw; see :class:`ReleaseWork`."""
-        positions = made[0]
         count = self._whole.chains
-        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf[0], jnp.float32), count, axis=0), positions)
+        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf[0], jnp.float32), count, axis=0), made[0])
         return run._replace(starts=starts), records
