@@ -1,7 +1,6 @@
 """Scores of linear regression, (η − y)/φ with φ the variance of the noise.
 
-The residual has no bound, so there is no score with a finite limit. A mechanism releases XᵀX and Xᵀy instead, and a
-chain's path gives a posterior only if nothing is clipped.
+The residual has no bound, so there is no score with a finite limit. A mechanism releases XᵀX and Xᵀy instead.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.noise_aware.chain_end import EndOfChain
 from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
 from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
@@ -173,14 +172,16 @@ def _with_end(
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     """Return the stages before a chain in a metric, and those after it."""
     assert privacy is not None  # a metric has a share of its budget
-    end = asked_for
-    if end == "auto":
-        derived = privacy.clipping != "residual" and EndOfChain.derived(target, metric, sampling)
-        released = metric.release.rows.size <= MOST_RELEASED
-        end = NoiseAware(covariance="sandwich" if released else "model") if derived else None
-    if end is None:
+    if asked_for is None:
         return (metric,), ()
-    ended, stage = end.end_of_chain(target, metric, sampling, num_records, privacy)
+    released = metric.release.rows.size <= MOST_RELEASED
+    end = NoiseAware(covariance="sandwich" if released else "model") if asked_for == "auto" else asked_for
+    try:
+        ended, stage = end.end_of_chain(target, metric, sampling, num_records, privacy)
+    except UnsupportedCombination:
+        if asked_for != "auto":
+            raise
+        return (metric,), ()
     if metric.asked.share + stage.share <= _MOST_BESIDE_STEPS:
         return (ended,), (stage,)
     if asked_for == "auto":

@@ -58,7 +58,8 @@ class Effects:
         kinds: of each effect, (k,).
         draws: (draws, k).
         level: share of the draws that an interval holds.
-        uses: whether each interval may be reported (``inference/evidence.py``): ``yes``, ``prior`` or ``no``, (k,).
+        uses: whether each interval may be reported (``inference/evidence.py``): ``yes``, ``prior`` or ``no``, (k,);
+            empty where all may.
 
     Example:
         >>> import numpy as np
@@ -152,9 +153,9 @@ def effects_of(
     coefficients = schema.to_original_units(draws)
 
     def used(weights: np.ndarray) -> tuple[str, ...]:
-        """Return the uses of sums of coefficients in own units, given their weights, (k, names)."""
+        """Return the uses of sums of coefficients in own units, given their weights, (k, names); () if none is told."""
         if evidence is None or directions is None:
-            return ("yes",) * len(weights)
+            return ()
         return tuple(one.use for one in evidence.uses(weights @ directions))
 
     if contrast is not None:

@@ -8,9 +8,9 @@ are post-processing, and the run is charged like that of any sampler with no noi
 SGD).
 
 An optimiser has no stationary law to keep: no temperature, no Langevin time, and no intervals from its iterates. The
-mean of its last iterates predicts. In a private metric the noisy gradients of the path give a posterior, whatever moved
-the positions (``inference/trace.py``). Adam's second moment contains the noise of privacy as well as the gradient, so
-that its steps are shorter than without privacy.
+mean of its last iterates predicts. Before an end the noisy gradients of the path give a posterior, whatever moved the
+positions (``mechanisms/noise_aware/chain_end.py``). Adam's second moment contains the noise of privacy as well as the
+gradient, so that its steps are shorter than without privacy.
 """
 
 from __future__ import annotations

@@ -106,15 +106,6 @@ class EndOfChain(RegressionPlan):
             raise _underived(f"has covariance sandwich of at most {MOST_RELEASED} coefficients; take covariance model")
         return found
 
-    @classmethod
-    def derived(cls, target: Target, metric: PlannedMetric, sampling: Sampling) -> bool:
-        """Return whether an end is derived for a chain."""
-        try:
-            cls.of(Options(), target, metric, sampling)
-        except UnsupportedCombination:
-            return False
-        return True
-
     @property
     def latest(self) -> int:
         """Number of gradients that the posterior is made of: the mean of the chain's."""
