@@ -14,7 +14,7 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.mechanisms import chain
-from dpmcmc.mechanisms.noise_aware import regression_plan
+from dpmcmc.mechanisms.noise_aware import chain_end, regression_plan
 from dpmcmc.planning.path import trace_of
 
 
@@ -121,7 +121,7 @@ def test_planted_minibatch_noise_left_out_is_caught_by_coverage(without_releases
     quiet = {"sampling": dpmcmc.Poisson(10), "steps": 200, "privacy": dpmcmc.Privacy(epsilon=40.0, delta=1e-5)}
     quiet |= {"sampler": dpmcmc.SGLD(step_size=0.2)}
     right = coverage(20, **quiet)
-    monkeypatch.setattr(chain.EndOfChain, "minibatch", lambda *_: np.zeros((5, 5)))
+    monkeypatch.setattr(chain_end.EndOfChain, "minibatch", lambda *_: np.zeros((5, 5)))
     wrong = coverage(20, **quiet)
     assert 0.7 < right[1] < 1.3 < wrong[1]
 

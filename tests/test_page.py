@@ -276,7 +276,7 @@ def measured(page, width, folder, *options):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed, so nobody looks at the page")
-@pytest.mark.parametrize(("width", "columns"), [(380, 5), (1200, 6)])
+@pytest.mark.parametrize(("width", "columns"), [(380, 6), (1200, 7)])
 def test_the_page_fits_two_widths_in_a_browser(width, columns, tmp_path):
     """Nothing reaches beyond the window, no text is tiny, and every parameter has its dot and its interval."""
     page = released(columns=LONG).page(Context(LONG[0], DAY, LONG[0], "a warning", [("accuracy", LONG[0])]))
