@@ -12,6 +12,9 @@ def main() -> int:
     """Run the command line of this process."""
     for library in ("OPENBLAS", "MKL", "BLIS"):  # `storage/blas.py`; before there is one
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in flags:  # a run that was stopped makes the same bits again, on a GPU too
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
     while_importing()  # before what takes seconds to import
     if sys.argv[1:2] == ["run"] and not {"-h", "--help"} & {*sys.argv}:
         from dpmcmc.report.pictures import start_drawing

@@ -53,7 +53,7 @@ run: {steps: 200, chains: 2, burn_in: 0.25, thin: 4, mesh: {chain: 1, data: 2}}
 """
 #: Calls of process 0 that a kill may come before or after.
 OF_FIRST = {
-    Checkpoint: ("begin", "note", "claiming", "claimed", "start", "commit", "remove"),
+    Checkpoint: ("begin", "note", "start", "commit", "remove"),
     Ledger: ("reserve", "identify", "begin", "settle"),
 }
 #: Calls that every process makes.

@@ -144,27 +144,6 @@ def test_a_run_that_stopped_at_its_end_ends_with_the_same_bits(tmp_path, monkeyp
     assert np.array_equal(again.draws, dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept").draws)
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_run_that_goes_on_elsewhere_pays_again_for_an_end_that_was_not_committed(tmp_path, monkeypatch, committed):
-    plan = ended()
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        if committed:
-            dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
-        else:
-            patch.setattr(chain_end.ChainEndWork, "arrays", stop)
-            with pytest.raises(KeyboardInterrupt):
-                dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")
-    result = dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
-    own = {event.noise_multiplier for event in plan.end.events}
-    counts = {event.count for event in result.guarantee.events if event.noise_multiplier in own}
-    assert counts == {1 if committed else 2}
-
-
 def test_a_saved_run_has_the_same_posterior_and_verdict(tmp_path):
     result = dpmcmc.sample(ended(), records())
     loaded = dpmcmc.load(result.save(tmp_path / "run"))

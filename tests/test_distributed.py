@@ -218,7 +218,7 @@ def test_a_process_that_learns_of_a_refusal_says_nothing(capsys):
 def test_a_commit_goes_to_another_process_whole():
     states = [np.arange(6.0).reshape(2, 3), np.ones((2, 2), np.uint32)]
     pieces = [[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)], [np.zeros(2), np.zeros(0)]]
-    point = Point(4, False, 5, 9, (2, 7), states, [1.0, 2.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
+    point = Point(4, False, 5, (2, 7), states, [1.0, 2.0], pieces, 1.5, [("draws-00001.bin", "ab")])
     told = Point.of(point.whole())
     jax.tree.map(np.testing.assert_array_equal, [told.states, told.pieces], [states, pieces])
     assert [len(own) for own in told.pieces] == [2, 2, 2]
@@ -317,8 +317,7 @@ def test_a_run_whose_process_was_killed_goes_on_to_the_same_draws_and_is_charged
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
-    """Of which the steps since the last commit are charged again, as on another platform."""
+def test_a_run_does_not_go_on_with_other_devices(tmp_path):
     book, out = tmp_path / "budget.db", tmp_path / "run"
     terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 6.0, "delta": 1e-4}
     Ledger.init(book, name="people", overflow_share=0.5, **terms)
@@ -327,13 +326,9 @@ def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
     assert done.returncode != 0
     assert f"go on with: dpmcmc run --resume {out} --distributed" in done.stderr
     done = started([*RUN[:3], "--resume", str(out), "--set", "run.mesh.data=1"])
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, "another platform" in done.stderr) == (2, True)
     (charged,) = Ledger(book).state().runs
-    assert charged.outcome == "released"
-    assert len(charged.charges) == 2
-    said = json.loads((out / "privacy.json").read_text())
-    assert any("interrupted" in assumption for assumption in said["assumptions"])
-    assert main(["verify", str(out / "privacy.json")]) == 0
+    assert charged.outcome == "open"
 
 
 #: The command, whose process 1 is lost when it has taken its first steps.

@@ -9,7 +9,6 @@ from scipy.stats import kstest, multivariate_normal
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.structure import RowStructure
-from dpmcmc.engine.one_shot import MechanismWork
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.normal_law import symmetric_noise
@@ -187,14 +186,6 @@ def test_a_result_carries_the_evidence_that_its_draws_rest_on(tmp_path):
     resumed = logistic_run(checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(resumed.draws, result.draws)
     assert resumed.evidence.log_density() == result.evidence.log_density()
-
-
-def test_a_checkpoint_of_an_earlier_version_has_no_doubts_and_goes_on(monkeypatch, tmp_path):
-    now = MechanismWork.arrays
-    with monkeypatch.context() as patch:
-        patch.setattr(MechanismWork, "arrays", lambda *made: {k: v for k, v in now(*made).items() if k != "doubts"})
-        result = logistic_run(checkpoint=tmp_path / "kept")
-    np.testing.assert_array_equal(logistic_run(checkpoint=tmp_path / "kept").draws, result.draws)
 
 
 @pytest.mark.parametrize(("information", "refused"), [(0.5, True), (2.0, False)])

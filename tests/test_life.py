@@ -245,7 +245,6 @@ STEPS = {
     "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
     "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
     "first commit": (True, lambda error: committed(error, last=False)),
-    "look at the ledger again": (True, lambda error: before(Reservation, "finish", error)),
     "last commit": (True, lambda error: committed(error, last=True)),
     "save privacy.json": (None, lambda error: before(RunFolder, "json", error, when=named("privacy.json"))),
     "save draws": (True, lambda error: before(RunFolder, "write", error, when=named("draws.nc"))),

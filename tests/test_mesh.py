@@ -234,11 +234,8 @@ def test_records_on_disk_draw_what_those_in_memory_do(more, scheme, shape):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_bits_on_the_same_mesh_and_pays_on_another(more):
+def test_a_stopped_run_goes_on_to_the_same_bits_on_the_same_mesh_and_on_another_is_refused(more):
     np.testing.assert_array_equal(more["resumed/same"], more["resumed/whole"])
     spent, planned = more["resumed/same/epsilon"]
     assert spent == planned
-    spent, planned = more["resumed/other/epsilon"]
-    assert spent > planned
-    assert more["resumed/other/interrupted"]
-    assert "8 devices cannot share" in str(more["resumed/refused"])
+    assert "another platform" in str(more["resumed/refused"])

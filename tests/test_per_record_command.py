@@ -128,20 +128,6 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     assert np.all((kept["epsilon"] > 0) & (kept["epsilon"] <= kept["worst_case"] * (1 + 1e-9)))
 
 
-def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, monkeypatch):
-    """Steps that are taken twice are in no account."""
-    arguments, ledger = charged
-    with monkeypatch.context() as patch:
-        patch.setattr(KeptDraws, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        refused(capsys, arguments, 130)
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
-        assert "only on the platform where it was begun" in refused(capsys, ["--resume", arguments[-1]], 2)
-    (run,) = ledger.state().runs
-    assert run.outcome == "open"
-    assert main(["run", "--resume", arguments[-1]]) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_figure_of_adult(tmp_path):

@@ -204,37 +204,15 @@ def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
     assert np.array_equal(whole.metric.root, again.metric.root)
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committed(tmp_path, monkeypatch, committed):
-    plan = plan_of()
-
+def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "commit_stage"), stop)
-        with pytest.raises(KeyboardInterrupt):
-            dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")
-    result = dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
-    own = {event.noise_multiplier for event in plan.metric.events}
-    counts = {event.count for event in result.guarantee.events if event.noise_multiplier in own}
-    assert counts == {1 if committed else 2}
-    assert result.guarantee.epsilon > plan.guarantee.epsilon
-
-
-@pytest.mark.parametrize("platform", ["here", "elsewhere"])
-def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, platform):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
     with monkeypatch.context() as patch:
         patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
     (tmp_path / "kept" / "stage-0.bin").unlink()
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: platform)
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
     with pytest.raises(CheckpointError, match="lost what its run released first"):
         dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")

@@ -59,15 +59,10 @@ class RecordAccount:
         """Refuse records and runs without an account, and note where the chains start, before the run is charged.
 
         Raises:
-            CommandError, ValueError: another platform; records that the target refuses.
+            ValueError: records that the target refuses.
         """
         kept = life.kept
         assert isinstance(kept, Checkpoint)  # an account is one process's
-        if kept.elsewhere:
-            raise CommandError(
-                "--resume: a run with an account of the records goes on only on the platform where it was begun, for "
-                "the account does not cover steps that are taken twice; what it was to spend stays spent."
-            )
         self._table = confidential / "per_record.csv"
         self._account = per_record.Account(self.plan, records)
         if not kept.begun:

@@ -258,7 +258,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
-        run.open(ended=True)  # a run that went on elsewhere has spent more than was planned
+        run.open(ended=True)
         run.finish()
         if not run.facts.publishable(run.facts.planned):
             raise CommandError(

@@ -190,7 +190,6 @@ class ConfiguredRun:
         kept = everything if self.account is None else self.account.kept(everything)
         result = dataclasses.replace(kept, columns=facts.columns)
         folder = self.run_folder(guarantee)
-        # A run that went on elsewhere has spent more than was planned.
         said = self._privacy(guarantee)
         self.place.run_folder.state(said)
         result.save(folder)

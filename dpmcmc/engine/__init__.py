@@ -12,7 +12,7 @@
 ``devices``       kinds of device;  the ``mesh`` of a run;  ``processes`` that share it
 ``partitions``    records of a table in partitions, of which sums alone are asked;  ``workers`` that compute on them
 ``self_test``     an executable's first steps beside those of a program that no cache served
-``reservation``   a run's place in a ledger;  ``run_elsewhere`` what a run costs that went on elsewhere
+``reservation``   a run's place in a ledger
 ``tasks``         a queue of tasks that survives a kill;  ``results_table`` with a row for each
 ``result``        draws, guarantee;  ``saving``, ``result_folder`` and ``loaded_result``: the files that hold them
 """

@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -164,13 +164,11 @@ class CheckpointOfFirst:
     Args:
         own: the checkpoint, on process 0; None on the others.
         folder: of the checkpoint, as process 0 names it.
-        again: events, as JSON, that were charged for steps taken again elsewhere.
     """
 
-    def __init__(self, own: Checkpoint | None, folder: str, again: list[dict[str, Any]]) -> None:
+    def __init__(self, own: Checkpoint | None, folder: str) -> None:
         self._own = own
         self.folder = Path(folder)
-        self.again = again
 
     @property
     def _kept(self) -> Checkpoint:
@@ -193,9 +191,9 @@ class CheckpointOfFirst:
         assert point is not None  # it was made by this version
         return point
 
-    def due(self, point: Point, step: int) -> bool:
+    def due(self) -> bool:
         """Whether to commit, by the clock of process 0; see :meth:`Checkpoint.due`."""
-        return said_by_first(lambda: bool(self._kept.due(point, step)))
+        return said_by_first(lambda: self._kept.due())
 
     def commit(
         self,

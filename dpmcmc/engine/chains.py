@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,17 +22,13 @@ from dpmcmc.engine.chain_end import ChainEndWork
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.steps import BoundPlan, Steps
-from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, StageWork, part_of, released
+from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, part_of, released
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
-from dpmcmc.privacy.accounting.charging import charged_again
-from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams, streams_of
-from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.whitened import Whitened, WhitenedRows
@@ -133,31 +128,6 @@ class Chains:
         run = self.bound(streams_of(None, self._plan.guarantee is not None)[0], True)
         Steps(self.program(), run, self.records, None).compiled_and_tested()
 
-    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
-        """Releases that were not committed, and steps that may have been taken since the commit; see :class:`Work`."""
-        plan = self._plan
-        point = kept.point()
-        guarantee = plan.guarantee
-        if guarantee is None:
-            return (), ""
-        # Without a commit to say how far the run may have got, as far as it goes.
-        first = 0
-        until = plan.steps
-        chains = plan.chains
-        if point is not None and point.sure:
-            first = point.step
-            until = min(point.until, plan.steps)
-            chains = 0 if point.complete else plan.chains
-        again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        works: list[StageWork] = [*self.before]
-        works += [] if self.end is None else [self.end]
-        lost = [work.stage.charge.again for at, work in enumerate(works) if kept.load_stage(at) is None]
-        steps = charged_again(guarantee, again)
-        return (
-            *itertools.chain(*lost),
-            *steps,
-        ), f"steps {first} to {until} taken again on another platform"
-
 
 def run_chains(
     program: Program,
@@ -193,8 +163,6 @@ def run_chains(
     draws = steps.take(executable, run, records, commits, report)
     seconds["run"] = commits.seconds
     guarantee = plan.guarantee if run.secret else None
-    if guarantee is not None and kept is not None:
-        guarantee = with_charged_again(guarantee, kept)
     if draws.failure is not None:
         raise DivergedError(*draws.failure, guarantee)
     return _concluded(run, draws.joined(), guarantee, seconds)

@@ -55,6 +55,6 @@ class Commits:
         """
         if self.kept is None or self._point is None:
             return
-        if after >= self._steps or self.kept.due(self._point, after):
+        if after >= self._steps or self.kept.due():
             joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
             self.kept.commit(self._point, after, joined, draws, self._steps, self.seconds, self._last)

@@ -13,13 +13,14 @@ alone, apart from refusals of records, which are for the data holder: shapes dec
 takes made-up records and known keys. A run that ends after ``begin`` stays charged and its entry open: with a
 checkpoint the run goes on under the same entry. A kill before ``begin`` leaves it open too: the resumed run finds it.
 
-Claim: Nothing leaves a run before its cost is written, and what a stopped run repeats is paid again or is the same
-bits.
-Proof: the order of a life, and keys that are committed with the steps that they drew.
+Claim: Nothing leaves a run before its cost is written; what a stopped run, or a copy of it, repeats is the same bits.
+Proof: the order of a life; keys that are kept until the last commit, beside the name that the ledger knows.
 Held by: test_the_cost_is_on_disk_before_the_first_step,
 test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost,
-test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again,
-"draws saved before their cost", "resume with the same keys on another platform", "resume that forgets the charge"
+test_a_stopped_run_goes_on_to_the_same_bits, test_on_another_platform_a_run_is_refused,
+test_copies_of_a_run_that_has_begun_make_the_same_bits_under_one_charge,
+test_of_copies_from_before_a_run_has_begun_one_begins, "draws saved before their cost",
+"resume with the same keys on another platform", "resume with the same keys on other records"
 
 :func:`sample` is one life, and ``dpmcmc run`` writes its files inside one. ``work_table.py`` says who carries out each
 stage of a plan.
@@ -51,15 +52,13 @@ from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import check_mapped, mapped
-from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.saving import check_apart, check_unpublished, save
 from dpmcmc.engine.work import Progress
 from dpmcmc.engine.work_table import work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
-from dpmcmc.errors import InputError, RunFailed
+from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
-from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.ledger.place import place
@@ -136,7 +135,6 @@ class Life:
         self._record: PyTree = None
         self._receipt: Receipt | None = None
         self._new: dict[str, Any] | None = None
-        self._claims: tuple[str, ...] = ()
         self._assumed = ""
         self.begun = False
 
@@ -145,8 +143,7 @@ class Life:
 
         Raises:
             LedgerError: the run is over the ledger's budget.
-            CheckpointError: the checkpoint is another process's, or none; its run was begun under a ledger, and none
-                is given.
+            CheckpointError: the checkpoint is another process's, or none.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(one_blas_thread())
@@ -159,7 +156,7 @@ class Life:
             self.begun = said["begun"]
             self.kept = self._own
             if said["folder"] is not None and jax.process_count() > 1:
-                self.kept = CheckpointOfFirst(self._own, said["folder"], said["again"])
+                self.kept = CheckpointOfFirst(self._own, said["folder"])
             if self.reservation is not None:
                 self._receipt = self.reservation.receipt
             elif said["receipt"] is not None:
@@ -172,8 +169,6 @@ class Life:
         """Open the checkpoint and reserve, on process 0; return what all are told."""
         kept = stack.enter_context(open_checkpoint(self._checkpoint))
         self._own = kept
-        if kept is not None and self._ledger is None:
-            kept.check_uncharged()
         self.begun = kept is not None and kept.begun
         if isinstance(self._ledger, Reservation):
             self.reservation = self._ledger
@@ -184,7 +179,6 @@ class Life:
         return {
             "begun": self.begun,
             "folder": None if kept is None else str(kept.folder),
-            "again": [] if kept is None else kept.again,
             "receipt": None if receipt is None else receipt.to_json() | {"path": str(receipt.path)},
         }
 
@@ -202,15 +196,12 @@ class Life:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Guarantee of the whole run; it costs more than the plan says where the run went on elsewhere.
-
-        It rests on more than the plan says where nobody can see where the records come from.
-        """
+        """Guarantee of the whole run; it rests on more than the plan says where the records' origin is not seen."""
         planned = self.plan.guarantee if self.secret else None
         if planned is not None and self._assumed:
             assumptions = (*planned.assumptions, self._assumed)
             planned = dataclasses.replace(planned, assumptions=assumptions)
-        return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
+        return planned
 
     def read(self, data: PyTree, starts: PyTree = None) -> None:
         """Read the records; see :func:`sample` for the arguments, and for what is refused."""
@@ -254,7 +245,6 @@ class Life:
         workers = records.rounding if isinstance(records, PartitionedRecords) else ""
         streams: Streams = self._own.keys(self.plan, data, fresh, self.secret, shape, workers)
         self._new = self._own.new
-        self._claims = self._own.claims
         return streams
 
     def _partitions(self, data: PyTree) -> PartitionedRecords | None:
@@ -288,39 +278,19 @@ class Life:
         """Spend the budget: from here on something may be computed from a record.
 
         Raises:
-            LedgerError: the reservation is another run's; or what is computed a second time does not fit the budget.
-            CheckpointError: nothing covers what is computed a second time.
+            LedgerError: the reservation is another run's.
+            CheckpointError: another run has begun in the checkpoint meanwhile.
         """
-        again = said_by_first(self._begun)
+        said_by_first(self._begun)
         self.begun = True
-        if isinstance(self.kept, CheckpointOfFirst):
-            self.kept.again = again
 
-    def _begun(self) -> list[dict[str, Any]]:
-        """Spend the budget, on process 0; return what was charged again, as JSON."""
-        events: tuple[Event, ...] = ()
-        why = ""
-        kept = self._own
-        if kept is not None:
-            kept.begin(self._new)
-            if kept.elsewhere:
-                events, why = self._repeated(kept)
+    def _begun(self) -> None:
+        """Spend the budget, on process 0."""
+        if self._own is not None:
+            self._own.begin(self._new)
         if self.reservation is not None:
-            self.reservation.start(self.plan.guarantee, kept, self._claims)
-            if events:
-                self.reservation.extend(events, why)
-        if kept is not None and kept.elsewhere:
-            kept.moved([event.to_json() for event in events], self.streams)
+            self.reservation.start(self.plan.guarantee, self._own)
         self.begun = True  # whatever becomes of the others
-        return [] if kept is None else kept.again
-
-    def _repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
-        """Events of what is computed again after a checkpoint was carried to another platform, and a sentence."""
-        if not self.secret or self.plan.guarantee is None:
-            return (), ""
-        events, why = self.work.repeated(kept)
-        with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
-        return events, why
 
     def carry_out(self, progress: Progress | None = None) -> Result:
         """Compute what the plan releases, from records that have been read.
@@ -328,25 +298,9 @@ class Life:
         Raises:
             DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
         """
-        failed: RuntimeError | None = None
-        try:
-            with self._losses():
-                result = self.work.carry_out(self, progress)
-        except (jax.errors.JaxRuntimeError, RunFailed):
-            raise  # the other processes may not have this error
-        except LostPartition:  # as if the run had been killed there
-            raise
-        except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
-            failed = error
-        said_by_first(lambda: self._finish(failed is not None))
-        if failed is not None:
-            raise failed
+        with self._losses():
+            result = self.work.carry_out(self, progress)
         return self.with_receipt(result)
-
-    def _finish(self, failed: bool) -> None:
-        # The checkpoint may have been copied meanwhile.
-        if self.reservation is not None and self._own is not None and self.begun:
-            self.reservation.finish(self._own, failed)
 
     @contextlib.contextmanager
     def _losses(self) -> Iterator[None]:
@@ -423,8 +377,7 @@ def sample(
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential, so it may not lie in ``out``,
             but below ``out/confidential``. Remove it once the draws are saved. A release that was not committed is made
-            again to the same bits, and a chain goes on at its last commit; elsewhere both take fresh keys and a second
-            charge.
+            again to the same bits, and a chain goes on at its last commit; another platform is refused.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it; the run may be in another process, which gets a copy.
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
@@ -451,7 +404,7 @@ def sample(
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
             charged.
         LedgerError: the run is over the ledger's budget.
-        CheckpointError: the checkpoint is of another plan or other records.
+        CheckpointError: the checkpoint is of another plan, other records or another platform.
         LostPartition: a worker was lost with a partition, or a partition holds other records than when it was checked;
             what the run was to spend is spent if it had begun.
         DivergedError: a chain left the range of floats.

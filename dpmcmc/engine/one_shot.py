@@ -26,11 +26,9 @@ from dpmcmc.planning.mechanism_release import MechanismRelease
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.planning.stages import Stage
-from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
-from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, target_offers
 
@@ -146,15 +144,10 @@ class MechanismWork:
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
         """Return positions, and what the draws rest on; see :class:`ReleaseWork`."""
         content = arrays.pop("evidence")
-        # A checkpoint of an earlier version has none.
-        doubts = tuple(json.loads(bytes(arrays.pop("doubts", b"[]"))))
+        doubts = tuple(json.loads(bytes(arrays.pop("doubts"))))
         structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
         positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
         return positions, Evidence.of(content.tobytes()) if content.size else None, doubts
-
-    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
-        """The whole release; see :class:`Work`."""
-        return self.stage.charge.events, "released again on another platform"
 
     def stand_in(self, chains: MovingChains) -> None:
         """Put zeros in the place of the start; see :class:`ReleaseWork`."""

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import run_length
-from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
-
-#: Note in the checkpoint of a run that diverged, or that made no draw.
-_FAILED = "failed"
 
 
 def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
@@ -38,8 +34,8 @@ def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
 class Reservation:
     """The budget that one run holds; what a crash leaves stays spent.
 
-    A copy, also in another process, is the same reservation: the ledger lets one start of one run begin under it, and
-    says how it is settled. A reservation is one life: of several copies of a run's checkpoint one goes on.
+    A copy, also in another process, is the same reservation: the ledger lets a run of one name begin under it, and says
+    how it is settled.
 
     Args:
         ledger: or its path or URL.
@@ -94,7 +90,6 @@ class Reservation:
         # This start does not settle what another start of the run reserved, until it has begun itself.
         self._settles = found is None
         self._events = run_length(guarantee.events)
-        self._name = ""
 
     def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
         """Refuse records of another data set than the ledger's.
@@ -113,58 +108,20 @@ class Reservation:
             lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
         )
 
-    def start(
-        self,
-        guarantee: Guarantee | None,
-        kept: Checkpoint | None = None,
-        claims: Collection[str] = (),
-    ) -> None:
+    def start(self, guarantee: Guarantee | None, kept: Checkpoint | None = None) -> None:
         """The run of this guarantee begins to compute from records, or goes on.
 
         Args:
             guarantee: of the whole run.
-            kept: its checkpoint.
-            claims: of the checkpoint when its keys were read, one of which must be the last that the ledger knows.
+            kept: its checkpoint, which has its keys and its name.
 
         Raises:
-            LedgerError: it is not what was reserved, or the reservation has been used or settled.
+            LedgerError: it is not what was reserved, or another run has begun under the reservation.
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
-        # A run that failed at its end computes that end again, and nothing else.
-        complete = kept is not None and (kept.complete or bool(kept.read_note(_FAILED)))
-        self._name = self._claim(kept, claims, complete)
+        self.ledger.begin(self.receipt, None if kept is None else kept.name)
         self._settles = True
-
-    def finish(self, kept: Checkpoint, failed: bool = False) -> None:
-        """Hold the reservation at the end of a run, before anything of it is released.
-
-        The name of the start changes once more: copies that were made while it ran know the old one alone.
-
-        Args:
-            kept: its checkpoint.
-            failed: whether it diverged or made no draw, which its checkpoint does not tell.
-
-        Raises:
-            LedgerError: a copy of the checkpoint has gone on meanwhile.
-        """
-        self._name = self._claim(kept, (self._name,), complete=True)
-        if failed:
-            kept.note(**{_FAILED: True})
-
-    def _claim(self, kept: Checkpoint | None, claims: Collection[str], complete: bool) -> str:
-        """Return a fresh name by which the ledger knows the run from now on; on the disk of both."""
-        name = secrets.token_hex(16)
-        if kept is not None:
-            kept.claiming(name)
-        name = self.ledger.begin(self.receipt, name, claims, complete)
-        if kept is not None:
-            kept.claimed(name)
-        return name
-
-    def extend(self, events: tuple[Event, ...], why: str) -> None:
-        """Charge what the run does beyond its guarantee, before it does."""
-        self.ledger.extend(self.receipt, events, why)
 
     def settle(self, ended: bool = True) -> None:
         """Spent where the run has begun, here or elsewhere; given back where nothing was computed from a record.

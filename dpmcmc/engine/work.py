@@ -2,8 +2,8 @@
 
 The work on the last stage carries the plan out. A stage that is a release is made once (:func:`released`), and the
 chain after it takes what it released as arguments of its program. The program is compiled and tested before the budget
-is spent, with numbers that stand for what will be released (:class:`ReleaseWork`). Only where a kill came before the
-commit, and the run goes on on another platform, is a stage released again, with fresh keys and a second charge.
+is spent, with numbers that stand for what will be released (:class:`ReleaseWork`). A kill before the commit costs
+nothing: the resumed run makes the release again, to the same bits.
 
 ``work_table.py`` says who works on each kind of stage.
 """
@@ -21,10 +21,8 @@ from jax.sharding import Mesh
 from dpmcmc.engine.agreement import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.steps import BoundPlan
-from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
@@ -100,9 +98,6 @@ class Work(Protocol):
         Raises:
             DivergedError: a chain left the range of floats.
         """
-
-    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
-        """Return (events of what is made a second time after the last commit, a sentence for the ledger)."""
 
 
 #: A chain's run in the units and from the starts that were released, and its records.

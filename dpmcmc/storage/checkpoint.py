@@ -1,6 +1,6 @@
 """Checkpoints: what a run needs to go on after it was stopped, in an owner-only folder.
 
-    run.json                    what is run, on which platform and records, its keys, and what was charged again
+    run.json                    what is run, on which platform and records, its name and its keys
     stage-0.bin                 what the first stage of the plan released, where that is a release
     draws-00003.bin             draws of the chain kept since the commit before, where there are any
     state-0.bin, state-1.bin    the two latest commits of the chain, in turn
@@ -9,12 +9,14 @@ Each stage of a plan has commits of its own: a release has one, which ``run.json
 has many. A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each
 renamed into place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
 
-**Going on.** Nothing of a run is released before it is done. The run makes again all that was not committed: on the
-same platform with the same keys, so that it is the same to the last bit and costs nothing. On another platform the same
-noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen.
-There the run takes fresh keys, and is charged again for every release that was not committed and for every step that
-may have been taken since the commit. The charge stays finite because each commit says how far the chain may go before
-the next.
+**Going on.** Nothing of a run is released before it is done. The run makes again all that was not committed, on the
+same platform and the same records with the same keys, so that it is the same to the last bit and costs nothing. On
+another platform the same noise would fall on a query that rounds differently, and cancel in the difference if the first
+outcome were ever seen. On other records it would cancel, too. So both are refused, and what was spent stays spent.
+
+**Copies.** Keys, the run's name (128 random bits) and the digest of its records are written at once, before the ledger
+says that a run of this name has begun. A copy of the folder has all three, so it makes the same bits, and the ledger
+knows it by its name: it costs nothing. A copy from before has none of them: its own name is another, and is refused.
 
 Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
 of private data could be searched for. Both stay, for a finished run must not answer for others: it is confidential too.
@@ -24,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import shutil
@@ -47,7 +48,7 @@ from dpmcmc.storage.lock import lock, still_names
 from dpmcmc.storage.pytree import PyTree
 
 #: Version of ``run.json``.
-VERSION = 3
+VERSION = 4
 
 
 def check_run(run: Any) -> None:
@@ -57,24 +58,18 @@ def check_run(run: Any) -> None:
     run.get("notes", {}).get("")
     if "plan" not in run:
         return
-    bytes.fromhex(run["records_key"])
-    for event in run["again"]:
-        event.items()
+    bytes.fromhex(run["records_key"]), run["name"].encode()
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
     for number, stage in run["stages"].items():
         int(number), stage["digest"].encode(), bool(stage["last"])
     if not isinstance(run["secret"], bool):
         raise InputError("other keys")
-    run["platform"], run["records"], [name.encode() for name in run.get("claims", [])]
+    run["platform"], run["records"]
 
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
-
-
-#: Chunks that may pass before the first commit, when it is not known how long they take.
-_CHUNKS_BEFORE_FIRST_COMMIT = 64
 
 
 #: Added to the name of a folder that is being removed.
@@ -108,7 +103,6 @@ class Checkpoint:
             raise
 
     def _open(self) -> None:
-        self.elsewhere = False
         #: Keys and facts of the new run that :meth:`keys` was asked for last; None of a run that goes on.
         self.new: dict[str, Any] | None = None
         self.folder.mkdir(exist_ok=True, mode=0o700)
@@ -149,38 +143,12 @@ class Checkpoint:
     @property
     def complete(self) -> bool:
         """Whether all that the run computes is here, once :meth:`keys` has looked: nothing is computed any more."""
-        return self.begun and self._run["keys"] is None and not self.elsewhere
+        return self.begun and self._run["keys"] is None
 
     @property
-    def claims(self) -> tuple[str, ...]:
-        """Names of this run's starts, of which the ledger knows one as the last; a copy that is behind lacks that one.
-
-        Each start has a name of its own. It is written here, then into the ledger, then here again as the only one. So
-        a kill in between leaves both the name that the ledger has and the name that it may have.
-        """
-        return tuple(self._run.get("claims", []))
-
-    def check_uncharged(self) -> None:
-        """Refuse to go on without a ledger with a run that was begun under one, which knows what its copies do.
-
-        Raises:
-            CheckpointError: it was.
-        """
-        if self.begun and self._run.get("claims"):
-            raise CheckpointError(
-                f"{self.folder}: the run was begun under a ledger, which is not given; give that ledger, or start a "
-                "new run"
-            )
-
-    def claiming(self, name: str) -> None:
-        """Keep the name of a start that is about to enter the ledger."""
-        self._run["claims"] = [*self.claims, name]
-        self._save()
-
-    def claimed(self, name: str) -> None:
-        """Keep the name under which the ledger has the run, and no other."""
-        self._run["claims"] = [name]
-        self._save()
+    def name(self) -> str | None:
+        """Name of the run, by which the ledger knows that it has begun; None before its keys are here."""
+        return self._run.get("name")
 
     def note(self, **facts: object) -> None:
         """Keep facts of the caller's, JSON values, with the run."""
@@ -211,10 +179,7 @@ class Checkpoint:
         mesh: tuple[int, int] | None = None,
         workers: str = "",
     ) -> PyTree:
-        """Return the keys of the run that was started here, or fresh ones for a new run or one that goes on elsewhere.
-
-        Nothing is written; ``elsewhere`` then says whether fresh keys take the place of others, so that what is
-        computed a second time is charged.
+        """Return the keys of the run that was started here, or fresh ones for a new run; nothing is written.
 
         Args:
             plan: what runs.
@@ -225,55 +190,48 @@ class Checkpoint:
             workers: digest of how other processes round records, another of which is another platform; empty: none do.
 
         Raises:
-            CheckpointError: another plan, other records or another kind of key than what was started; or chains that
-                the mesh cannot share as they were.
+            CheckpointError: another plan, other records, another kind of key or another platform than what was started;
+                or the end of a run that is done is lost.
         """
         # A different device layout changes the order of rounding.
         layout = platform() if mesh is None else f"{platform()} {mesh}"
-        self._platform = f"{layout} {workers}" if workers else layout
-        self.elsewhere = False
+        here = f"{layout} {workers}" if workers else layout
         self.new = None
         if not self.begun:
             key = secrets.token_bytes(32)
-            known: dict[str, Any] = {
+            self.new = {
                 "plan": plan_digest(plan),
-                "claims": [],
+                "name": secrets.token_hex(16),
                 "stages": {},
-            }
-            known |= {"records_key": key.hex(), "records": fingerprint(key, data)}
-            known |= {
-                "again": [],
-                "platform": self._platform,
+                "records_key": key.hex(),
+                "records": fingerprint(key, data),
+                "platform": here,
                 "secret": secret,
                 "keys": to_text(streams),
             }
-            self.new = known
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
-            raise CheckpointError(
-                f"{self.folder}: was begun on other records; go on with the records it was begun with, or start a new "
-                "run"
-            )
+            raise self._cannot_go_on("was begun on other records", "go on with the records it was begun with")
         if self._run["secret"] != secret:
-            raise CheckpointError(
-                f"{self.folder}: was begun with {'secret' if self._run['secret'] else 'known'} noise; go on with the "
-                "same, or start a new run"
-            )
-        if mesh is not None:
-            self._check_shared(mesh[0])
+            noise = "secret" if self._run["secret"] else "known"
+            raise self._cannot_go_on(f"was begun with {noise} noise", "go on with the same")
         if self._run["keys"] is None:
-            self.elsewhere = not self._whole
-        elif self._run["platform"] == self._platform:
-            try:
-                return from_text(self._run["keys"], streams)
-            except (ValueError, TypeError):
-                raise CheckpointError(
-                    f"{self.folder}: holds keys of another kind of run; what it charged stays charged, start a new run"
-                ) from None
-        else:
-            self.elsewhere = True
-        return streams
+            if not self._whole:
+                raise self._cannot_go_on("has lost the end of its run, which is done", "put the file back")
+            return streams
+        if self._run["platform"] != here:
+            raise self._cannot_go_on(
+                "was begun on another platform, where the same keys make other bits",
+                "go on where it was begun, with the same versions, devices and settings",
+            )
+        try:
+            return from_text(self._run["keys"], streams)
+        except (ValueError, TypeError):
+            raise self._cannot_go_on("holds keys of another kind of run", "put the file back") from None
+
+    def _cannot_go_on(self, why: str, mend: str) -> CheckpointError:
+        return CheckpointError(f"{self.folder}: {why}; what it was to spend is spent: {mend}, or start a new run")
 
     def begin(self, new: dict[str, Any] | None) -> None:
         """Keep the keys of a new run, which computes from records after that.
@@ -294,26 +252,6 @@ class Checkpoint:
         whole = self._run | new
         self._save(whole)
         self._run = whole
-
-    def _check_shared(self, devices: int) -> None:
-        """Refuse places for chains that do not divide over so many devices."""
-        point = self.point()
-        if point is not None and point.shape[0] % devices:
-            raise CheckpointError(
-                f"{self.folder}: was begun with places for {point.shape[0]} chains, which {devices} devices cannot "
-                "share; go on with a mesh whose chain axis divides them, or with none"
-            )
-
-    def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
-        """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
-        self._run["again"] = self._run["again"] + events
-        self._run |= {"platform": self._platform, "keys": to_text(streams)}
-        self._save()
-
-    @property
-    def again(self) -> list[dict[str, Any]]:
-        """Events, as JSON, that were charged for steps taken again elsewhere."""
-        return self._run.get("again", [])
 
     def commit_stage(self, stage: int, arrays: dict[str, np.ndarray], last: bool) -> None:
         """Commit what a stage released, which is not made again.
@@ -363,30 +301,20 @@ class Checkpoint:
         found = [point for point in map(self._state, states) if point is not None]
         found.sort(key=lambda point: -point.number)
         self._since = time.perf_counter()
-        for point in found:
-            if point.read_pieces(self.folder):
-                latest = point is found[0] and len(found) == len(states)
-                point.sure = latest and (point.number == 0 or len(found) == 2)
-                return point
-        return None
+        return next((point for point in found if point.read_pieces(self.folder)), None)
 
     def start(self, shape: tuple[int, int], chains: int) -> Point:
         """Commit the beginning of a run of so many chains."""
         started = time.perf_counter()
-        point = Point(
-            shape=shape,
-            until=_CHUNKS_BEFORE_FIRST_COMMIT * shape[1],
-            norms=[0.0] * chains,
-        )
+        point = Point(shape=shape, norms=[0.0] * chains)
         self._write(point)
         self._since = time.perf_counter()
         self._commit_seconds = self._since - started
         return point
 
-    def due(self, point: Point, step: int) -> bool:
-        """Whether to commit at this step: before ``until``, and sooner where that costs little."""
-        passed = time.perf_counter() - self._since
-        return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
+    def due(self) -> bool:
+        """Whether to commit now, which then costs little."""
+        return time.perf_counter() - self._since > self._commit_seconds / _OVERHEAD
 
     def commit(
         self,
@@ -410,7 +338,6 @@ class Checkpoint:
             last: whether the chains are the last stage; the keys are then erased when they are done.
         """
         started = time.perf_counter()
-        chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
         fresh = [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in draws.pieces[len(point.pieces) :]]
         point.pieces += fresh
         if fresh:
@@ -422,9 +349,6 @@ class Checkpoint:
         leaves = [] if point.complete else jax.tree.leaves(states)
         point.states = [np.asarray(plain(leaf)) for leaf in leaves] or None
         point.step = step
-        # Twice the chunks that should pass before the next is due.
-        ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
-        point.until = point.step + ahead * point.shape[1]
         point.number += 1
         self._write(point)
         if point.complete and last:

@@ -54,27 +54,23 @@ class Point:
         number: of the commit.
         complete: whether the chains have done their steps.
         step: the next one.
-        until: step that they may reach before the next commit.
         shape: (places for chains, steps in a chunk); a resumed run keeps them.
         states: leaves of the states, or None where none is taken or left to take.
         norms: last norm of every chain.
         pieces: leaves of each piece of the draws.
         seconds: of running so far.
         files: names and digests of the files that hold them.
-        sure: whether no later commit was lost.
     """
 
     number: int = 0
     complete: bool = False
     step: int = 0
-    until: int = 0
     shape: tuple[int, int] = (0, 0)
     states: list[np.ndarray] | None = None
     norms: list[float] = field(default_factory=list)
     pieces: list[list[np.ndarray]] = field(default_factory=list)
     seconds: float = 0.0
     files: list[tuple[str, str]] = field(default_factory=list)
-    sure: bool = True
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays of its file: all but the pieces, which lie in files of their own."""

@@ -34,8 +34,8 @@ _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
 
 
-#: Flag that makes several devices of one CPU, which are counted themselves.
-_SIMULATED = re.compile(r"--xla_force_host_platform_device_count=\S*")
+#: Flags that move no bit of a CPU's: devices that are simulated are counted themselves, and the other is a GPU's.
+_NO_BIT = re.compile(r"--xla_(?:force_host_platform_device_count|gpu_deterministic_ops)=\S*")
 
 
 #: Variables that say which of several processes this is, and where they meet.
@@ -91,8 +91,9 @@ def usable_cores() -> int:
 def platform(own: bool = True) -> str:
     """Digest of everything that may decide how a program rounds: two equal ones compute the same bits.
 
-    On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
-    platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
+    On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``, which the command sets
+    itself; else every process is a platform of its own, unless ``own`` is false: arithmetic number by number is the
+    same there too.
     """
     threads = usable_cores()
     settings: Any = jax.config
@@ -106,9 +107,9 @@ def platform(own: bool = True) -> str:
         *_of_process(),
         (threads, settings.jax_enable_x64, settings.jax_default_matmul_precision),
         sorted(
-            (name, _SIMULATED.sub("", value).split())
+            (name, _NO_BIT.sub("", value).split())
             for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and name not in _WHERE
+            if name.startswith(_VARIABLES) and name not in _WHERE and _NO_BIT.sub("", value).strip()
         ),
         [device.device_kind for device in (jax.devices() if chosen is None else jax.devices(backend))],
         "" if fixed or not own else _ONCE,

@@ -83,19 +83,18 @@ def lives(where, fifth):
     """Everything that a ledger is asked, once; returns what it said."""
     ledger = Ledger.init(where, **TERMS)
     first, second, third = (ledger.reserve(fifth, f"run {k}") for k in range(3))
-    start = ledger.begin(first)
-    again = ledger.begin(first, after=(start,))
+    ledger.begin(first, "name")
+    ledger.begin(first, "name")
     ledger.settle(first)
     ledger.give_back(second)
-    ledger.extend(third, fifth.events, "repeats")
     ledger.identify(lambda key: key.hex()[:8] and "aa", lambda key: {"age": "bb"})
-    said = [str(again != start), ledger.is_open(third), ledger.find("run 2").id == third.id, ledger.fits(fifth)]
-    for _ in range(2):
+    said = [ledger.is_open(third), ledger.find("run 2").id == third.id, ledger.fits(fifth)]
+    for _ in range(3):
         ledger.reserve(fifth, "more")
     for refused_call in (
         lambda: ledger.reserve(fifth, "sixth"),
-        lambda: ledger.begin(first, after=(start,)),
-        lambda: ledger.settle(third, "void"),
+        lambda: ledger.begin(first, "another"),
+        lambda: ledger.settle(first, "void"),
         lambda: ledger.settle("none"),
         lambda: ledger.identify(lambda key: "cc", lambda key: {"age": "dd"}),
         lambda: Ledger.init(where, **TERMS),
@@ -251,7 +250,8 @@ def begin(url, count):
 
     def body(at):
         try:
-            return Ledger(url).begin(name)
+            Ledger(url).begin(name, str(at))
+            return str(at)
         except LedgerError as error:
             return "refused" if "one run" in str(error) else str(error)
     return forked(count, body)

@@ -96,9 +96,9 @@ def kills(path, times):
         while True:
             receipt = ledger.reserve(run, "run")
             os.write(out, f"reserved {receipt.id} {receipt.sequence} {receipt.hash}\\n".encode())
-            outcome = random_.choice(["released", "void", "extend"])
-            if outcome == "extend":
-                ledger.extend(receipt, run.events, "more")
+            outcome = random_.choice(["released", "void", "begin"])
+            if outcome == "begin":
+                ledger.begin(receipt)
             else:
                 ledger.settle(receipt, outcome)
             os.write(out, f"{outcome} {receipt.id}\\n".encode())
@@ -122,8 +122,8 @@ def kills(path, times):
         for words in told:
             if words[0] == "reserved":
                 ledger.confirm(Receipt(words[1], int(words[2]), words[3], path))
-            elif words[0] == "extend":
-                assert len(runs[words[1]].charges) == 2
+            elif words[0] == "begin":
+                assert runs[words[1]].read
             else:
                 assert runs[words[1]].outcome == words[0]
         cost = ledger.terms.additive.cost(run.events, ledger.terms.adjacency)

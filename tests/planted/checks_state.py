@@ -7,11 +7,11 @@ import copy
 import functools
 import io
 import itertools
-import json
 import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -227,37 +227,20 @@ def a_run_that_has_begun_is_not_void(scene: Scene) -> None:
     require(book.state().spent > 0, "a run that has begun was given back")
 
 
-def _copied(scene: Scene, copied_at_end: bool) -> tuple[int, int]:
-    """(releases, charges) of a checkpoint that is copied after a commit; both go on, or the first never stopped."""
+def of_copies_from_before_a_run_one_begins(scene: Scene) -> None:
+    """Each would draw keys of its own, and one charge pays for one of them."""
     book, held = _reserved(scene)
     kept, twin = (_folder(scene) / name for name in ("kept", "twin"))
     released = 0
-
-    def copied(done: int, total: int) -> None:
-        if not twin.exists():
-            shutil.copytree(kept, twin)
-            if not copied_at_end:
-                raise _Stop
-
-    folders = ((kept, copied), (twin, None)) if copied_at_end else ((kept, copied), (kept, None), (twin, None))
-    for folder, progress in folders:
-        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Stop, LedgerError):
-            patch.setattr(sizes, "_CHUNK_STEPS", 3)
-            patch.setattr(checkpoint, "_OVERHEAD", 1e9)
-            dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=folder, progress=progress)
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Stop):
+        patch.setattr(checkpoint.Checkpoint, "begin", _stopped_here)
+        dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=kept)
+    shutil.copytree(kept, twin)
+    for folder in (kept, twin):
+        with contextlib.suppress(LedgerError):
+            dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=folder)
             released += 1
-    return released, sum(len(run.charges) for run in book.state().runs)
-
-
-def of_copies_of_a_checkpoint_one_goes_on(scene: Scene) -> None:
-    """A run is stopped and its folder copied; the ledger lets one of both go on."""
-    released, charged = _copied(scene, copied_at_end=False)
-    require(released == charged, f"{released} copies released for {charged} charge")
-
-
-def a_copy_of_a_run_that_ended_since_is_refused(scene: Scene) -> None:
-    """A run's folder is copied while it runs, and the copy is resumed after it."""
-    released, charged = _copied(scene, copied_at_end=True)
+    charged = sum(len(run.charges) for run in book.state().runs)
     require(released == charged, f"{released} copies released for {charged} charge")
 
 
@@ -295,42 +278,36 @@ class _Stop(BaseException):
     """A kill."""
 
 
-def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
-    """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
-    made, folder = _tiny(), _folder(scene)
+def _stopped_here(*_: Any) -> None:
+    raise _Stop
+
+
+def _refused_with_its_keys(scene: Scene, how: Callable[[pytest.MonkeyPatch], dict[str, Any]], why: str) -> None:
+    """Require that a run that was stopped after three steps does not go on where something else is given."""
+    folder = _folder(scene)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizes, "_CHUNK_STEPS", 3)
-        patch.setattr(checkpoint, "_OVERHEAD", 1e9)
-
-        def keys_when_stopped(chunk: int) -> list[str]:
-            count = itertools.count()
-
-            def progress(done: int, total: int) -> None:
-                if next(count) == chunk:
-                    raise _Stop
-
-            with contextlib.suppress(_Stop):
-                dpmcmc.sample(made, _RECORDS, checkpoint=folder, progress=progress)
-            return [str(key) for key in json.loads((folder / "run.json").read_text())["keys"]]
-
-        before = keys_when_stopped(1)
-        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
-        after = keys_when_stopped(0)
-        result = dpmcmc.sample(made, _RECORDS, checkpoint=folder)
-    charged = sum(e.count for e in result.guarantee.events if e.mechanism == "gaussian")
-    return before, after, charged, made.steps
+        with contextlib.suppress(_Stop):
+            dpmcmc.sample(_tiny(), _RECORDS, checkpoint=folder, progress=_stopped_here)
+        with contextlib.suppress(checkpoint.CheckpointError):
+            dpmcmc.sample(_tiny(), how(patch), checkpoint=folder)
+            require(False, why)
 
 
-def a_run_that_moves_takes_fresh_keys(scene: Scene) -> None:
+def a_run_that_moves_is_refused(scene: Scene) -> None:
     """On another platform the same noise would meet a query that rounds differently, and cancel."""
-    before, after, _, _ = _moved_run(scene)
-    require(not set(before) & set(after), "a run went on elsewhere with the keys that it had")
+
+    def moved(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
+        return _RECORDS
+
+    _refused_with_its_keys(scene, moved, "a run went on elsewhere with the keys that it had")
 
 
-def a_run_that_moves_pays_again(scene: Scene) -> None:
-    """Steps that may have been taken on the first platform are charged on both."""
-    _, _, charged, steps = _moved_run(scene)
-    require(charged >= steps + 3, f"{charged} queries are charged, and {steps} + 3 may have been made")
+def a_run_on_other_records_is_refused(scene: Scene) -> None:
+    """The same noise on two data sets cancels in the difference of their draws."""
+    others = {name: 0.5 * leaf for name, leaf in _RECORDS.items()}
+    _refused_with_its_keys(scene, lambda patch: others, "a run went on with other records and the keys that it had")
 
 
 # Files.

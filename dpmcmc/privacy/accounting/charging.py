@@ -26,7 +26,6 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
-    DEVIATIONS,
     Adjacency,
     Event,
     accountant_for,
@@ -70,11 +69,6 @@ class Earlier:
     def of(cls, guarantee: Guarantee) -> Earlier:
         """Return the charge of a release that has a guarantee of its own."""
         return cls(guarantee.events, 0, guarantee.release, guarantee.assumptions)
-
-    @property
-    def again(self) -> tuple[Event, ...]:
-        """Events of the release where it is made again; :func:`charged_again` charges deviations again itself."""
-        return tuple(event for event in self.events if event.mechanism not in DEVIATIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,13 +231,3 @@ def check_proved(epsilon: float, delta: float, draws: tuple[Event, ...]) -> None
             "privacy to null",
             "epsilon",
         )
-
-
-def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:
-    """Events of some steps of a run that are taken a second time, with fresh keys.
-
-    Args:
-        guarantee: of the run, whose deviations (overflow) are charged again in full.
-        again: queries that are asked again.
-    """
-    return (*again.queries, *(e for e in guarantee.events if e.mechanism in DEVIATIONS))

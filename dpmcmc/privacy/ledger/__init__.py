@@ -1,6 +1,6 @@
 """The ledger: the budget of a data set, in a file or a database, which admits runs until it is spent.
 
-``ledger``    the room's face: ``init``, ``reserve``, ``begin``, ``settle``, ``extend``
+``ledger``    the room's face: ``init``, ``reserve``, ``begin``, ``settle``
 ``book``      what the entries add up to;  ``state`` the account for people
 ``terms``     what ``init`` fixes;  ``filters`` which total may be spent when runs are chosen adaptively, with proofs
 ``event_cost``  what one event costs in a filter;  ``programme`` runs fixed in advance

@@ -23,10 +23,9 @@ class Run:
     Attributes:
         id: random.
         label: of the caller's.
-        charges: (cost, overflow) of the reservation and of each extension.
+        charges: (cost, overflow) of the reservation, and of what earlier versions charged for steps taken again.
         outcome: ``open`` | ``released`` | ``void``.
-        begun: name of the start that began it or went on with it last; empty where only its outcome tells that one did;
-            None before.
+        begun: name of the run that began under it; empty where only its outcome tells that one did; None before.
         items: of a programme.
 
     Example:

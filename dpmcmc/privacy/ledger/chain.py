@@ -60,8 +60,8 @@ class Entry:
 
     Attributes:
         sequence: 1, 2, 3, ...
-        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``extend`` | ``settle`` | ``moved``. A run that goes on
-            begins again; a ledger that was copied into a database ends with ``moved``.
+        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``settle`` | ``moved``; earlier versions wrote ``extend``
+            too. A ledger that was copied into a database ends with ``moved``.
         run: id of the run it is about; empty for ``init``, ``data`` and ``moved``.
         time: UTC, ISO 8601.
         text: JSON of what it says.

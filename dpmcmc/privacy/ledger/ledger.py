@@ -1,12 +1,12 @@
 """The ledger of a data set: its budget, and every run that spent from it.
 
 Claim: A budget is taken before a record is looked at, and never twice.
-Proof: an entry is appended under a lock, and a run begins by one.
+Proof: an entry is appended under a lock, and a run of one name begins by one.
 Held by: test_the_budget_is_taken_before_a_record_is_looked_at,
 test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it,
-test_of_copies_of_a_stopped_run_the_first_goes_on,
+test_of_copies_from_before_a_run_has_begun_one_begins,
 "ledger read outside its transaction", "ledger locked by its name", "ledger overwritten in place",
-"reservation given back after records were read", "copies of a checkpoint that know one name"
+"reservation given back after records were read", "a begun run under another name"
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -216,41 +216,30 @@ class Ledger:
         raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
 
     @_patient
-    def begin(
-        self,
-        receipt_or_id: Receipt | str,
-        by: str | None = None,
-        after: Collection[str] = (),
-        complete: bool = False,
-    ) -> str:
+    def begin(self, receipt_or_id: Receipt | str, name: str | None = None) -> None:
         """Say that a run begins to compute from records, or goes on; it is never void after.
 
-        A reservation is one life. A run that goes on shows that it knows the start before it, and from then on only
-        this start is known: a copy of the run's checkpoint, made before, knows an older one and is refused.
+        A reservation is for one run, which has a name. Copies of its checkpoint have the same name and the same keys,
+        so they make the same bits, and nothing is entered for them.
 
         Args:
             receipt_or_id: from :meth:`reserve`, or the run's id.
-            by: random name of this start; None: a fresh one.
-            after: names of starts of this run, of which the last one must be. Empty: the run has not begun.
-            complete: whether the run has computed all that it does. Then it may also be settled as released, and
-                nothing is entered.
-
-        Returns:
-            Name of the run's last start, by which it goes on.
+            name: random, kept beside the run's keys; None: the run keeps none, and does not go on.
 
         Raises:
-            LedgerError: the run has begun by another start than one of ``after``, or it is settled.
+            LedgerError: a run of another name has begun, or the run is settled and had not begun.
         """
-        by = secrets.token_hex(16) if by is None else by
+        name = secrets.token_hex(16) if name is None else name
         with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
-            known = run.begun in after
-            if run.outcome == "open" and (run.begun is None or known):
-                append("begin", run.id, {"by": by} | ({"after": run.begun} if known else {}))
-                return by
-            if run.outcome == "released" and run.begun is not None and known and complete:
-                return run.begun
-            raise LedgerError(f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}.")
+            if run.begun is None and run.outcome == "open":
+                append("begin", run.id, {"by": name})
+            elif run.begun != name:
+                how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
+                raise LedgerError(
+                    f"{self.path}: run {run.id} ({run.label}) {how} already, from another copy of its checkpoint if it "
+                    "has one, and a reservation is for one run; a new run is charged by itself."
+                )
 
     @_patient
     def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
@@ -294,28 +283,6 @@ class Ledger:
             run = self._run(entries, receipt_or_id)
             if run.outcome == "open" and not run.read:
                 append("settle", run.id, {"outcome": "void"})
-
-    @_patient
-    def extend(self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str) -> Receipt:
-        """Charge an open run for more, for instance because it repeats steps on another machine.
-
-        Args:
-            receipt_or_id: from :meth:`reserve`, or the run's id.
-            events: what is charged beside its reservation.
-            why: for people.
-
-        Raises:
-            OverBudget, LedgerError: as :meth:`reserve` and :meth:`settle`.
-        """
-        charge = self._charge(events, self.terms.adjacency, why)
-        with _store(self.path).change(self.path) as (entries, append):
-            run = self._run(entries, receipt_or_id)
-            self._check_open(run)
-            refusal = self._replayed(entries).refusal(charge)
-            if refusal is None:
-                entry = append("extend", run.id, charge | {"why": why})
-                return Receipt(entry.run, entry.sequence, entry.hash, self.path)
-        raise OverBudget(f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}.")
 
     @_patient
     def identify(
@@ -529,19 +496,3 @@ class Ledger:
         if epsilon is None:
             return "no noise makes this run fit, so ask the data's holder for another budget"
         return f"epsilon {epsilon:g} at delta {guarantee.delta:g} would fit: set privacy.epsilon={epsilon:g}"
-
-
-def _begun_already(run: Run, after: Collection[str]) -> str:
-    """Why a start cannot have a run, and how to mend it, as a clause."""
-    if run.outcome == "open" and after:
-        return (
-            "has gone on from another copy of its checkpoint, and a reservation is for one run; go on with the copy "
-            "that went on last, or start a new run, which is charged by itself"
-        )
-    if after:
-        return (
-            f"is settled as {run.outcome}, from another copy of its checkpoint if not from this one, and a reservation "
-            "is for one run; its result is where that run was saved, and a new run is charged by itself"
-        )
-    how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
-    return f"{how} already, and a reservation is for one run; reserve a new one"
