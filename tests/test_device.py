@@ -150,7 +150,7 @@ def test_a_mesh_of_another_kind_keeps_no_checkpoint_by_a_cpus_word(tmp_path, mon
     there = dpmcmc.mesh(1, 1)
     monkeypatch.setattr(mesh_room, "platform_of", lambda mesh: "cpu" if mesh is None else "gpu")
     with pytest.raises(InputError, match="leave device out"):
-        life.Life(PLAN, mesh=there, checkpoint=tmp_path / "kept")
-    life.Life(PLAN, mesh=there)
+        life.reserved(PLAN, mesh=there, checkpoint=tmp_path / "kept").__enter__()
+    life.reserved(PLAN, mesh=there).__enter__()
     monkeypatch.setattr(mesh_room, "platform_of", lambda mesh: "gpu" if mesh is None else "cpu")
-    life.Life(PLAN, mesh=there, checkpoint=tmp_path / "kept")
+    life.reserved(PLAN, mesh=there, checkpoint=tmp_path / "kept").__enter__()

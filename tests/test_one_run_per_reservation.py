@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine.life import Life
+from dpmcmc.engine.life import reserved
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.privacy import Ledger, LedgerError
@@ -79,7 +79,7 @@ def test_a_worker_in_another_process_is_charged(ledger):
 
 
 def test_a_run_that_was_voided_before_it_began_computes_nothing(ledger):
-    with warnings.catch_warnings(), Life(PLAN, ledger=ledger) as life:
+    with warnings.catch_warnings(), reserved(PLAN, ledger=ledger) as life:
         warnings.simplefilter("error")
         life.read(DATA)
         Ledger(ledger.path).settle(ledger.state().open[0].id, "void")
@@ -130,10 +130,10 @@ def test_threads_begin_a_run_once(ledger):
 
 def test_a_copy_of_a_checkpoint_that_has_not_begun_has_no_run_of_its_own(ledger, tmp_path):
     """Both know the reservation's name, and each would draw keys of its own; also where the copy is started again."""
-    with Life(PLAN, checkpoint=tmp_path / "a", ledger=ledger) as life:
+    with reserved(PLAN, checkpoint=tmp_path / "a", ledger=ledger) as life:
         life.reservation._settles = False  # killed: nothing is settled
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with Life(PLAN, checkpoint=tmp_path / "b", ledger=ledger) as other:
+    with reserved(PLAN, checkpoint=tmp_path / "b", ledger=ledger) as other:
         other.read(DATA)
         first = dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "a", ledger=ledger)
         with pytest.raises(LedgerError, match="one run"):
@@ -146,8 +146,8 @@ def test_a_copy_of_a_checkpoint_that_has_not_begun_has_no_run_of_its_own(ledger,
 
 
 def test_two_runs_with_one_open_checkpoint_begin_once(ledger, tmp_path):
-    with contextlib.closing(Checkpoint(tmp_path / "c")) as kept:
-        lives = [Life(PLAN, checkpoint=kept, ledger=ledger).__enter__() for _ in range(2)]
+    with contextlib.closing(Checkpoint(tmp_path / "c")) as kept, contextlib.ExitStack() as opened:
+        lives = [opened.enter_context(reserved(PLAN, checkpoint=kept, ledger=ledger)) for _ in range(2)]
         for life in lives:
             life.read(DATA)
         lives[0].carry_out()

@@ -58,10 +58,10 @@ def test_neighbours_cannot_be_told_apart_by_the_release_of_per_record(tmp_path):
 def keyed(patch):
     """Every life has the same keys, which a test alone may give, and its guarantee."""
 
-    def life(plan, real=run.Life, **more):
+    def life(plan, real=run.reserved, **more):
         return real(plan, **(more | {"key": dpmcmc.SecretKey._of(streams_of(5)[0])}))
 
-    patch.setattr(run, "Life", life)
+    patch.setattr(run, "reserved", life)
 
 
 def same_but_for_privatised_values(pair):

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.audit.neighbours import Neighbours
-from dpmcmc.engine.life import Life
+from dpmcmc.engine.life import reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.ops import OPS
@@ -59,7 +59,7 @@ def keys_of(seed: int | None) -> Keys:
 
 def released(plan: Plan, data: PyTree, key: jax.Array | None) -> Result:
     """Return the release of a plan, as ``dpmcmc.sample`` does, without its warnings."""
-    with Life(plan, key=key) as life:
+    with reserved(plan, key=key) as life:
         life.read(data)
         return life.carry_out()
 

@@ -29,7 +29,7 @@ from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.agreement import said_by_first
-from dpmcmc.engine.life import Life
+from dpmcmc.engine.life import Life, reserved
 from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError
@@ -163,7 +163,7 @@ def _take_part(asked: RunOptions) -> None:
             mesh = _mesh(config)
             plan = config_room.make_plan(config)
             said_by_first(lambda: None)  # the folders are made
-            with Life(plan, key=config.noise_seed, mesh=mesh) as life:
+            with reserved(plan, key=config.noise_seed, mesh=mesh) as life:
                 life.read(config_room.load_data(config).train)
                 life.carry_out()
     except DivergedError:
@@ -199,11 +199,11 @@ def _carry_out(
     life: Life | None = None
 
     def begun() -> bool:
-        return life is not None and life.begun
+        return (life or place.checkpoint).begun
 
     try:
         account = _account(config, plan) if place.per_record else None
-        life = Life(
+        with reserved(
             plan if account is None else account.whole,
             key=config.noise_seed,
             checkpoint=place.checkpoint,
@@ -212,8 +212,7 @@ def _carry_out(
             label=config.name,
             engine=config.where.engine,
             trusted_network=config.where.trusted_network,
-        )
-        with life:
+        ) as life:
             data = config_room.load_data(config, plan)
             run = ConfiguredRun(config, plan, data, place, life, account, Pictures(place.asked.pictures))
             run.read()

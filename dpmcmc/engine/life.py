@@ -35,14 +35,15 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from dpmcmc.data.partitions import EncodedPartitions
 from dpmcmc.data.table_files import is_stored
 from dpmcmc.data.tables import load_table
 from dpmcmc.engine.agreement import CheckpointOfFirst, Kept, check_alike, keys_of_first, said_by_first
@@ -75,187 +76,125 @@ from dpmcmc.targets.base import record_shapes
 Key = SecretKey | jax.Array | int | None
 
 
-class Life:
-    """One run of one plan; a context, in which it is read and carried out.
-
-    Leaving it settles: what has begun is spent, what has not is given back.
-
-    Args:
-        plan, key, checkpoint, ledger, mesh: as of :func:`sample`; of several processes, process 0's checkpoint and
-            ledger count, and the others' are not looked at.
-        label: names the run in the ledger's history; None: the plan's own.
-        engine, trusted_network: as of :func:`sample`.
+class _Found(NamedTuple):
+    """Keys and facts that a run finds with its records.
 
     Attributes:
-        reservation: the run's place in its ledger, or None without one; process 0 alone has it.
-        kept: its checkpoint, or None without one.
-        streams: its keys, once it has read its records.
-        secret: whether they are, so that it carries its guarantee.
-        begun: whether something may have been computed from a record, now or before the run was stopped.
+        streams: its keys.
+        new: what its checkpoint is to keep with them; None of a run that goes on, or without one.
+        shapes: of a record; None of a table in partitions.
+        assumption: on where such a table comes from; empty otherwise.
     """
 
     streams: Streams
+    new: dict[str, Any] | None
+    shapes: PyTree
+    assumption: str
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        key: Key = None,
-        checkpoint: Checkpoint | str | Path | None = None,
-        ledger: Reservation | Ledger | str | Path | None = None,
-        mesh: Mesh | None = None,
-        label: str | None = None,
-        engine: EngineGiven = None,
-        trusted_network: bool = False,
-    ) -> None:
-        self.work = work_of(plan)
-        self.plan = plan
-        self.mesh = checked(mesh)
-        self.secret = is_secret(key)
-        refuse_unsafe_caches()
-        check_not_forked()
 
-        def check() -> None:
-            if checkpoint is not None:
-                check_repeatable(self.mesh)
-            _check_of_first(checkpoint, ledger)
-            check_unpublished(checkpoint, ledger)
+@dataclass
+class Life:
+    """One run of one plan, which :func:`reserved` makes.
 
-        said_by_first(check)
-        self._key = key
-        self._checkpoint = checkpoint
-        self._ledger = ledger
-        self._engine = engine
-        self._trusted_network = trusted_network
-        self._label = plan.label if label is None else label
-        self._open = contextlib.ExitStack()
-        self.reservation: Reservation | None = None
-        self.kept: Kept | None = None
-        self._own: Checkpoint | None = None
-        self._record: PyTree = None
-        self._receipt: Receipt | None = None
-        self._new: dict[str, Any] | None = None
-        self._assumed = ""
-        self.begun = False
+    Attributes:
+        plan, key, mesh, engine: as of :func:`sample`.
+        partitioned: gives a table in partitions to workers, which end with the life.
+        own: its checkpoint, on process 0; None without one.
+        kept: the same on every process.
+        reservation: its place in its ledger; process 0 alone has it.
+        receipt: of that.
+        settles: whether it closes that entry, which is not the caller's.
+        begun: whether something may have been computed from a record, now or before the run was stopped.
+        found: what it has read, once it has.
+    """
 
-    def __enter__(self) -> Self:
-        """Reserve.
+    plan: Plan
+    key: Key
+    mesh: Mesh | None
+    engine: EngineGiven
+    partitioned: Callable[[EncodedPartitions], PartitionedRecords]
+    own: Checkpoint | None = None
+    kept: Kept | None = None
+    reservation: Reservation | None = None
+    receipt: Receipt | None = None
+    settles: bool = True
+    begun: bool = False
+    found: _Found | None = None
 
-        Raises:
-            LedgerError: the run is over the ledger's budget.
-            CheckpointError: the checkpoint is another process's, or none.
-        """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(one_blas_thread())
-            try:
-                said = said_by_first(lambda: self._reserved(stack))
-            except BaseException:
-                if not self.begun:  # another process was lost meanwhile
-                    self.settle(ended=False)
-                raise
-            self.begun = said["begun"]
-            self.kept = self._own
-            if said["folder"] is not None and jax.process_count() > 1:
-                self.kept = CheckpointOfFirst(self._own, said["folder"])
-            if self.reservation is not None:
-                self._receipt = self.reservation.receipt
-            elif said["receipt"] is not None:
-                found = said["receipt"]
-                self._receipt = Receipt(**found | {"path": place(found["path"])})
-            self._open = stack.pop_all()
-        return self
+    def __post_init__(self) -> None:
+        """Find who works on the plan."""
+        self.work = work_of(self.plan)
+        #: Whether the keys are secret, so that the run carries its guarantee.
+        self.secret = is_secret(self.key)
 
-    def _reserved(self, stack: contextlib.ExitStack) -> dict[str, Any]:
-        """Open the checkpoint and reserve, on process 0; return what all are told."""
-        kept = stack.enter_context(open_checkpoint(self._checkpoint))
-        self._own = kept
-        self.begun = kept is not None and kept.begun
-        if isinstance(self._ledger, Reservation):
-            self.reservation = self._ledger
-        elif self._ledger is not None:
-            planned = self.plan.guarantee if self.secret else None
-            self.reservation = Reservation(self._ledger, planned, self._label, kept, self.plan.num_records)
-        receipt = None if self.reservation is None else self.reservation.receipt
-        return {
-            "begun": self.begun,
-            "folder": None if kept is None else str(kept.folder),
-            "receipt": None if receipt is None else receipt.to_json() | {"path": str(receipt.path)},
-        }
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None or not self.begun:
-                self.settle(ended=kind is None)
-        finally:
-            self._open.close()
+    @property
+    def streams(self) -> Streams:
+        """Keys of the run, once it has read its records."""
+        assert self.found is not None
+        return self.found.streams
 
     @property
     def guarantee(self) -> Guarantee | None:
         """Guarantee of the whole run; it rests on more than the plan says where the records' origin is not seen."""
         planned = self.plan.guarantee if self.secret else None
-        if planned is not None and self._assumed:
-            assumptions = (*planned.assumptions, self._assumed)
-            planned = dataclasses.replace(planned, assumptions=assumptions)
-        return planned
+        more = "" if self.found is None else self.found.assumption
+        return planned.assuming(more) if planned is not None and more else planned
+
+    @property
+    def device(self) -> dict[str, str | int]:
+        """Devices that the run computes on (:func:`~dpmcmc.engine.devices.device_used`)."""
+        return device_used(self.mesh)
 
     def read(self, data: PyTree, starts: PyTree = None) -> None:
         """Read the records; see :func:`sample` for the arguments, and for what is refused."""
-        with self._losses():
-            self._read(data, starts)
+        with _told_of_losses(self):
+            people = self._partitions(data)
+            if people is not None:
+                self._read(people, starts, None, data)
+                return
+            if self.plan.schema is not None and is_stored(data):
+                data = load_table(data)  # once, for the records and for the ledger
+            records = mapped(self.plan.records_of(data))
+            self._read(records, starts, record_shapes(records), data)
 
-    def _read(self, data: PyTree, starts: PyTree) -> None:
-        people = self._partitions(data)
-        if people is None and self.plan.schema is not None and is_stored(data):
-            data = load_table(data)  # once, for the records and for the ledger
-        given = data
-        data = mapped(self.plan.records_of(data)) if people is None else people
-        if people is None:
-            self._record = record_shapes(data)
-        self.work.read(data, starts, self.mesh)
-        known: PyTree = data
-        columns: Callable[[], dict[str, np.ndarray]]
-        columns = functools.partial(self.plan.columns_of, given)
-        if isinstance(data, PartitionedRecords):
+    def _read(self, records: PyTree, starts: PyTree, shapes: PyTree, given: PyTree) -> None:
+        """Refuse records that do not fit, and find the keys; ``given`` are those that the caller gave."""
+        self.work.read(records, starts, self.mesh)
+        known: PyTree = records
+        columns: Callable[[], dict[str, np.ndarray]] = functools.partial(self.plan.columns_of, given)
+        assumption = rounding = ""
+        if isinstance(records, PartitionedRecords):
+            assumption = records.data.assumption
+            read = cast(PartitionedRecords, self.work.records)
+            rounding = read.rounding
             known = None
-            records = cast(PartitionedRecords, self.work.records)
-            if self.reservation is not None or self._own is not None:
-                known = records.content
-                columns = records.known_columns
+            if self.reservation is not None or self.own is not None:
+                known = read.content
+                columns = read.known_columns
         check_alike(self.secret, self.plan, (known, starts), self.mesh)
-        said_by_first(lambda: self._identify(known, columns))
-        check_mapped(data)
-        fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
-        self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)
-
-    def _identify(self, known: PyTree, columns: Callable[[], dict[str, np.ndarray]]) -> None:
-        if self.reservation is not None:
-            self.reservation.identify(known, columns)
-
-    def _keys(self, fresh: Streams, data: PyTree) -> Streams:
-        """Keys of the run: those that its checkpoint has, or fresh ones."""
-        if self._own is None:
-            return fresh
+        said_by_first(lambda: None if self.reservation is None else self.reservation.identify(known, columns))
+        check_mapped(records)
+        fresh, _ = streams_of(self.key, self.plan.guarantee is not None)
         shape = None if self.mesh is None else sizes(self.mesh)
-        records = self.work.records
-        workers = records.rounding if isinstance(records, PartitionedRecords) else ""
-        streams: Streams = self._own.keys(self.plan, data, fresh, self.secret, shape, workers)
-        self._new = self._own.new
-        return streams
+
+        def keys() -> Streams:
+            if self.own is None:
+                return fresh
+            found: Streams = self.own.keys(self.plan, (known, starts), fresh, self.secret, shape, rounding)
+            return found
+
+        streams = keys_of_first(keys, fresh)
+        self.found = _Found(streams, None if self.own is None else self.own.new, shapes, assumption)
 
     def _partitions(self, data: PyTree) -> PartitionedRecords | None:
-        """Return records that are read partition by partition, by workers that end with the life; None of others.
+        """Return records that are read partition by partition; None of others.
 
         Raises:
             InputError: an engine, and nothing that it could compute on; or as :func:`workers`.
         """
         people = self.plan.partitions_of(data) if self.work.takes_partitions else None
         if people is None:
-            if self._engine is not None:
+            if self.engine is not None:
                 raise InputError(
                     "engine: workers compute on a table in partitions, for a plan that reads sums alone, and "
                     f"{self.plan.label} reads these data whole; leave it out",
@@ -268,11 +207,7 @@ class Life:
                 "give a table that is held whole",
                 "mesh",
             )
-        self._assumed = people.assumption
-        crew = self._open.enter_context(workers(self._engine, self._trusted_network))
-        found = PartitionedRecords(people, crew)
-        self._open.callback(found.forget)
-        return found
+        return self.partitioned(people)
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -281,16 +216,17 @@ class Life:
             LedgerError: the reservation is another run's.
             CheckpointError: another run has begun in the checkpoint meanwhile.
         """
-        said_by_first(self._begun)
-        self.begun = True
 
-    def _begun(self) -> None:
-        """Spend the budget, on process 0."""
-        if self._own is not None:
-            self._own.begin(self._new)
-        if self.reservation is not None:
-            self.reservation.start(self.plan.guarantee, self._own)
-        self.begun = True  # whatever becomes of the others
+        def begin() -> None:
+            if self.own is not None:
+                assert self.found is not None
+                self.own.begin(self.found.new)
+            if self.reservation is not None:
+                self.reservation.start(self.plan.guarantee, self.own)
+            self.begun = True  # whatever becomes of the others
+
+        said_by_first(begin)
+        self.begun = True
 
     def carry_out(self, progress: Progress | None = None) -> Result:
         """Compute what the plan releases, from records that have been read.
@@ -298,52 +234,123 @@ class Life:
         Raises:
             DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
         """
-        with self._losses():
+        assert self.found is not None
+        with _told_of_losses(self):
             result = self.work.carry_out(self, progress)
-        return self.with_receipt(result)
-
-    @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
-        """Say of a lost partition what it has cost, and what to do."""
-        try:
-            yield
-        except LostPartition as error:
-            if not self.begun:
-                after = "nothing is spent, so start the run again"
-            elif self.kept is None:
-                after = "its budget is spent, and without a checkpoint another run costs it again"
-            else:
-                after = "its budget is spent, and the run goes on from its checkpoint at no further cost"
-            raise LostPartition(f"{error}; nothing was released; {after}") from None
-
-    def with_receipt(self, result: Result) -> Result:
-        """Return a result with its device, and its entry in its ledger where it has one."""
-        return dataclasses.replace(result, receipt=self._receipt, device=self.device, record=self._record)
-
-    @property
-    def device(self) -> dict[str, str | int]:
-        """Devices that the run computes on (:func:`~dpmcmc.engine.devices.device_used`)."""
-        return device_used(self.mesh)
+        return dataclasses.replace(result, receipt=self.receipt, device=self.device, record=self.found.shapes)
 
     def settle(self, ended: bool = True) -> None:
-        """Close the ledger's entry, unless it is the caller's; see :meth:`Reservation.settle`."""
-        if self.reservation is not None and self.reservation is not self._ledger:
+        """Close the ledger's entry; see :meth:`Reservation.settle`."""
+        if self.reservation is not None and self.settles:
             self.reservation.settle(ended)
 
 
-def _check_of_first(
-    checkpoint: Checkpoint | str | Path | None,
-    ledger: Reservation | Ledger | str | Path | None,
-) -> None:
-    """Refuse a reservation that each of several processes has made.
+@contextlib.contextmanager
+def _told_of_losses(life: Life) -> Iterator[None]:
+    """Say of a lost partition what it has cost, and what to do."""
+    try:
+        yield
+    except LostPartition as error:
+        if not life.begun:
+            after = "nothing is spent, so start the run again"
+        elif life.kept is None:
+            after = "its budget is spent, and without a checkpoint another run costs it again"
+        else:
+            after = "its budget is spent, and the run goes on from its checkpoint at no further cost"
+        raise LostPartition(f"{error}; nothing was released; {after}") from None
+
+
+@contextlib.contextmanager
+def reserved(
+    plan: Plan,
+    *,
+    key: Key = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+    ledger: Reservation | Ledger | str | Path | None = None,
+    mesh: Mesh | None = None,
+    label: str | None = None,
+    engine: EngineGiven = None,
+    trusted_network: bool = False,
+    out: str | Path | None = None,
+) -> Iterator[Life]:
+    """Reserve, and settle in the end: what has begun is spent then, and what has not is given back.
+
+    Args:
+        plan, key, checkpoint, ledger, mesh, engine, trusted_network, out: as of :func:`sample`; of several processes,
+            process 0's checkpoint and ledger count, and the others' are not looked at.
+        label: names the run in the ledger's history; None: the plan's own.
 
     Raises:
-        ValueError: it is one.
+        LedgerError: the run is over the ledger's budget.
+        CheckpointError: the checkpoint is another process's, or none.
     """
-    if jax.process_count() > 1 and isinstance(ledger, Reservation):
-        raise InputError(
-            "ledger: process 0 of several reserves, and a reservation is one process's; give the ledger's path or URL"
-        )
+    mesh = checked(mesh)
+    refuse_unsafe_caches()
+    check_not_forked()
+
+    def check() -> None:
+        if checkpoint is not None:
+            check_repeatable(mesh)
+        if jax.process_count() > 1 and isinstance(ledger, Reservation):
+            raise InputError(
+                "ledger: process 0 of several reserves, and a reservation is one process's; give the ledger's path or "
+                "URL"
+            )
+        check_unpublished(checkpoint, ledger)
+        if out is not None:
+            Path(out).mkdir(parents=True, exist_ok=True)
+
+    said_by_first(check)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(one_blas_thread())
+
+        def partitioned(people: EncodedPartitions) -> PartitionedRecords:
+            found = PartitionedRecords(people, stack.enter_context(workers(engine, trusted_network)))
+            stack.callback(found.forget)
+            return found
+
+        life = Life(plan, key, mesh, engine, partitioned, settles=not isinstance(ledger, Reservation))
+        try:
+            _reserve(life, checkpoint, ledger, plan.label if label is None else label, stack)
+            yield life
+        except BaseException:
+            if not life.begun:
+                life.settle(ended=False)
+            raise
+        life.settle()
+
+
+def _reserve(
+    life: Life,
+    checkpoint: Checkpoint | str | Path | None,
+    ledger: Reservation | Ledger | str | Path | None,
+    label: str,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Open the checkpoint and reserve, on process 0, and tell the others."""
+
+    def reserve() -> dict[str, Any]:
+        kept = life.own = stack.enter_context(open_checkpoint(checkpoint))
+        life.begun = kept is not None and kept.begun
+        if isinstance(ledger, Reservation):
+            life.reservation = ledger
+        elif ledger is not None:
+            life.reservation = Reservation(ledger, life.guarantee, label, kept, life.plan.num_records)
+        receipt = None if life.reservation is None else life.reservation.receipt
+        return {
+            "begun": life.begun,
+            "folder": None if kept is None else str(kept.folder),
+            "receipt": None if receipt is None else receipt.to_json() | {"path": str(receipt.path)},
+        }
+
+    said = said_by_first(reserve)
+    life.begun = said["begun"]
+    several = said["folder"] is not None and jax.process_count() > 1
+    life.kept = CheckpointOfFirst(life.own, said["folder"]) if several else life.own
+    if life.reservation is not None:
+        life.receipt = life.reservation.receipt
+    elif said["receipt"] is not None:
+        life.receipt = Receipt(**said["receipt"] | {"path": place(said["receipt"]["path"])})
 
 
 def sample(
@@ -413,22 +420,21 @@ def sample(
     day = today()
     if out is not None:
         said_by_first(lambda: check_apart(out, checkpoint, ledger))
-    with on_device(device):
-        life = Life(
-            plan,
-            key=key,
-            checkpoint=checkpoint,
-            ledger=ledger,
-            mesh=mesh,
-            engine=engine,
-            trusted_network=trusted_network,
-        )
+    life = reserved(
+        plan,
+        key=key,
+        checkpoint=checkpoint,
+        ledger=ledger,
+        mesh=mesh,
+        engine=engine,
+        trusted_network=trusted_network,
+        out=out,
+    )
+    with on_device(device), life as run:
         warn_unless_for_intervals(plan)
-        if out is not None:
-            said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))
-        with life, show_progress(progress, life) as report:
-            life.read(data, starts)
-            result = life.carry_out(report).named(data)
+        with show_progress(progress, run) as report:
+            run.read(data, starts)
+            result = run.carry_out(report).named(data)
             if out is not None and jax.process_index() == 0:
                 save(result, out, day)
     warn_of_release(plan, result.verdict)

@@ -52,7 +52,7 @@ from scipy.sparse import csr_array
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import step
 from dpmcmc.engine.chain_checks import check_records
-from dpmcmc.engine.life import Key, Life
+from dpmcmc.engine.life import Key, reserved
 from dpmcmc.engine.program import Chain, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
@@ -172,7 +172,7 @@ def sample_and_account(
         DivergedError, LedgerError: as of :func:`dpmcmc.sample`.
     """
     account = Account(plan, data)
-    with Life(every_step(plan), key=key, ledger=ledger) as life:
+    with reserved(every_step(plan), key=key, ledger=ledger) as life:
         life.read(data)
         start = account.start(life.streams)
         result = life.carry_out()
