@@ -128,7 +128,7 @@ def test_verify_refuses_a_stated_epsilon_that_its_events_exceed(finished, tmp_pa
 
 
 def test_secret_keys_and_seeds_are_in_no_released_file(finished):
-    assert len(finished.tokens) == 5  # a key per purpose, and that of the digest of the records
+    assert len(finished.tokens) == 6  # a key per purpose, that of the digest of the records, and the name
     words = [str(word).encode() for token in finished.tokens for word in np.frombuffer(token, np.uint32)]
     for path in finished.out.rglob("*"):
         if path.is_file():
