@@ -142,7 +142,7 @@ def page() -> str:
         "([extending](extending.md)).",
         "",
         "An editor with yaml-language-server, such as VS Code with its YAML extension, completes keys, shows what they",
-        "mean, and marks a misspelt one. `dpmcmc schema --out schema.json` writes the JSON schema that it needs. The",
+        "mean, and marks a misspelt one. `dpmcmc configs --schema` prints the JSON schema that it needs. The",
         "first line of a config beside that file names it: `# yaml-language-server: $schema=schema.json`. Shipped",
         "configs have this line, and their schema lies in `configs/schema.json`. The schema checks each section;",
         "`dpmcmc plan` also checks which sections go together.",

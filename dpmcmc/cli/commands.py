@@ -28,6 +28,7 @@ from dpmcmc.cli.options import (
     METHODS,
     RECORDS,
     RUNS,
+    SAMPLERS,
     AllowCode,
     AsJson,
     ConfigName,
@@ -146,6 +147,31 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
+
+
+@_command('fit people.csv schema.yaml "late ~ age + job" --epsilon 1')
+def fit(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A CSV or Parquet file, or Parquet files by a glob.")],
+    schema: Annotated[
+        str,
+        typer.Argument(metavar="SCHEMA", help="YAML of its columns' public ranges and levels; see dpmcmc schema."),
+    ],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the promise.")],
+    formula: Annotated[
+        str | None,
+        typer.Argument(metavar="[FORMULA]", help="The label and what predicts it; all columns by default."),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(help="Take the path of a sampler's steps.", **one_of(SAMPLERS)),
+    ] = None,
+    ledger: Annotated[str | None, typer.Option(metavar="FILE", help="Ledger that is charged.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="New folder; runs/TABLE-DAY-RANDOM by default.")
+    ] = None,
+) -> None:
+    """Fit a regression to a table, and write a folder with its intervals that can be published."""
 
 
 @_command("sweep grid.yaml --workers 2 --out runs/grid", by="sweep:command")
@@ -417,18 +443,25 @@ def data(
 
 
 @_command("configs")
-def configs(as_json: AsJson = False) -> None:
+def configs(
+    as_json: AsJson = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON schema of a configuration, by which an editor checks one."),
+    ] = False,
+) -> None:
     """List the configurations that come with the package."""
 
 
-@_command("schema --out schema.json")
+@_command("schema people.csv --out schema.yaml")
 def schema(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A CSV or Parquet file; its column names are read.")],
     out: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write it to this new file instead."),
     ] = None,
 ) -> None:
-    """Print the JSON schema of a configuration, by which an editor completes and checks one."""
+    """Print a schema of a table to fill in from public knowledge."""
 
 
 _program: Any = typer.main.get_command(app)

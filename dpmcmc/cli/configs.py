@@ -6,14 +6,18 @@ import json
 import textwrap
 from pathlib import Path
 
+from dpmcmc.config.for_editors import text
 from dpmcmc.config.shipped import HEADER, list_shipped
 
 #: Characters of a line.
 _WIDTH = 80
 
 
-def configs(as_json: bool) -> None:
-    """List the configurations that come with the package."""
+def configs(as_json: bool, schema: bool) -> None:
+    """List the configurations that come with the package, or print the JSON schema of one."""
+    if schema:
+        print(text(), end="")
+        return
     found = {name: _said(path) for name, path in list_shipped().items()}
     if as_json:
         print(json.dumps(found, indent=2))

@@ -18,6 +18,7 @@ from dpmcmc.errors import printable
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 FILTERS = ("renyi", "zcdp", "gdp", "programme")
+SAMPLERS = ("sgld", "sghmc", "sgnht", "sgfs")
 METHODS = ("clopper_pearson", "one_run")
 #: Audit's number of runs on each data set, number of canaries, and confidence.
 RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999

@@ -22,6 +22,7 @@ from dpmcmc.config.refusals import ConfigError, invalid
 from dpmcmc.config.sections import keys
 from dpmcmc.config.shipped import find_config, list_shipped
 from dpmcmc.config.yaml_reading import parse_yaml
+from dpmcmc.data.tables import SUFFIXES
 from dpmcmc.errors import meant
 from dpmcmc.storage.files import open_text
 from dpmcmc.storage.surroundings import written_beside
@@ -53,6 +54,11 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
     """
     given = Path(path)
     path = find_config(path)
+    if path.suffix.lower() in SUFFIXES:
+        raise ConfigError(
+            f"{path}: is a table, and a config is a YAML file; for intervals from it: dpmcmc schema {path} --out "
+            f"schema.yaml, fill that in, then dpmcmc fit {path} schema.yaml 'label ~ a + b' --epsilon 1"
+        )
     base = path.parent if path == given else Path.cwd()
     try:
         with open_text(path, encoding="utf-8-sig") as stream:

@@ -11,7 +11,7 @@ import contextlib
 import csv
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
@@ -145,23 +145,52 @@ class EncodedTable:
 
 def _csv(path: Path) -> dict[str, list[str | None]]:
     """Return the columns of a CSV file with a header, all texts; an empty field is a missing value, a line is a row."""
-    try:
-        with open_text(path, "utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            # An empty line is the missing value of a table's only column.
-            rows = [row or [""] for row in reader]
-    except FileNotFoundError:
-        raise DataError(f"data.path: there is no file {path}: correct the path.") from None
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
-    if not names or len(set(names)) < len(names):
-        raise DataError(f"{path}: the header names no column, or one twice: mend it.")
+    with _reading(path) as (names, reader):
+        # An empty line is the missing value of a table's only column.
+        rows = [row or [""] for row in reader]
     ragged = [number for number, row in enumerate(rows) if len(row) != len(names)]
     if ragged:
         said = "every row, also an empty line, needs the fields of the header, and some have more or fewer: mend them."
         raise DataError(f"{path}: {said}", rows=ragged)
     return {name: [row[k].strip() or None for row in rows] for k, name in enumerate(names)}
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """(names, rows) of a CSV file that is open."""
+    try:
+        with open_text(path, "utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            names = [name.strip() for name in next(reader, [])]
+            other = [said for sign, said in _SEPARATORS.items() if len(names) == 1 and sign in names[0]]
+            if other:
+                raise DataError(f"{path}: its columns are separated by {other[0]}; write it anew with commas.")
+            if not names or len(set(names)) < len(names):
+                raise DataError(f"{path}: the header names no column, or one twice: mend it.")
+            yield names, reader
+    except FileNotFoundError:
+        raise DataError(f"data.path: there is no file {path}: correct the path.") from None
+    except DataError:
+        raise
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: its letters are not in UTF-8; save it as UTF-8, as spreadsheets offer.") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
+
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def read_header(path: Path) -> list[str]:
+    """Return the names of a table file's columns; of a CSV no other line is read.
+
+    Raises:
+        DataError: it is no table with a header.
+    """
+    if path.suffix.lower() != ".csv":
+        return column_names(_without_rows(path))
+    with _reading(path) as (names, _):
+        return names
 
 
 def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None = None) -> str:

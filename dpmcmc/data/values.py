@@ -64,7 +64,7 @@ class Values(NamedTuple):
         Raises:
             DataError: a value is no number.
         """
-        how = "a column with a range or counts holds numbers; mend them, or declare levels"
+        how = "a range or counts take plain numbers as 1000.5, not $1,000.50; mend them, or declare levels"
         if self.values.dtype != object:
             return np.where(self.missing, np.nan, self.values.astype(np.float64))
         found = np.array([number(value) for value in self.values], np.float64)
