@@ -3,7 +3,7 @@
 python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partitions 64] [--folder DIR] [--keep-mb 480]
 
 Tables of 20 columns are generated as Parquet files, and removed at the end. Each release is made in a process of its
-own, whose workers have one thread each: by one worker process, by two, and whole, by one process that reads the files
+own, whose workers have one thread each: by one worker of Dask, by two, and whole, by one process that reads the files
 into memory first. Seconds are those of ``dpmcmc.sample``, of reading and checking the rows too. Beside them stand the
 processor seconds of the busiest worker and of the driver, which a machine that does other work changes less. It prints
 the peak memory of a worker, the time of two workers over that of one, the exponent of the time of one worker in N, and
@@ -55,8 +55,6 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
     import dpmcmc
     from dpmcmc.data import Levels, Range, Schema
     from dpmcmc.data.table_files import read_table_files
-    from dpmcmc.engine.workers import Pool
-    from dpmcmc.engine.workers import workers as started
 
     warnings.simplefilter("ignore")
     schema = Schema({f"x{k}": Range(-1, 1) for k in range(FEATURES)} | {"y": Levels([0, 1])}, label="y")
@@ -71,19 +69,23 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
         found = {"seconds": time.perf_counter() - start, "busy": busy_seconds(driver) - busy, "peak": peak(driver)}
         print(json.dumps(found))
         return
-    with started(f"processes:{workers}") as pool:
-        assert isinstance(pool, Pool)
-        processes = pool.results(began, range(workers), [""] * workers)
+    import distributed
+
+    with (
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        processes = list(client.run(began).values())
         before = {process: busy_seconds(process) for process in (driver, *processes)}
         start = time.perf_counter()
-        dpmcmc.sample(plan, folder, key=3, engine=pool)
+        dpmcmc.sample(plan, folder, key=3, engine=client)
         seconds = time.perf_counter() - start
         busy = {process: busy_seconds(process) - spent for process, spent in before.items()}
         busiest = busy.pop(driver) + max(busy.values())
         print(json.dumps({"seconds": seconds, "busy": busiest, "peak": max(map(peak, processes))}))
 
 
-def began(number: int) -> int:
+def began() -> int:
     """Import what a worker needs, which every worker does once; return the process."""
     import dpmcmc.engine.partitions
     import dpmcmc.mechanisms  # noqa: F401

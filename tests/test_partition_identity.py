@@ -22,7 +22,7 @@ from dpmcmc.data.encoded_partitions import EncodedPartition, EncodedPartitions
 from dpmcmc.data.partitions import find_partitions
 from dpmcmc.engine import chains, kept_partitions, life
 from dpmcmc.engine.partitions import Answer, PartitionedRecords
-from dpmcmc.engine.workers import LostPartition, Pool, workers
+from dpmcmc.engine.workers import Here, LostPartition, workers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.record_sums import summed
 from tests.test_partitions import (
@@ -139,7 +139,7 @@ def test_a_file_that_changes_before_all_have_been_read_is_refused(folder, tmp_pa
     cut(folder, TABLE, [149, 149, 150, 150, 151])
     monkeypatch.setattr(EncodedPartition, "batches", moving)
     with pytest.raises(InputError, match=r"0.parquet has changed since it was first looked at"):
-        dpmcmc.sample(plan_of(), folder, ledger=ledger, engine="threads")
+        dpmcmc.sample(plan_of(), folder, ledger=ledger)
     assert ledger.state().spent == 0
 
 
@@ -220,30 +220,29 @@ def test_a_dataset_that_names_a_file_twice_is_refused(tmp_path):
     assert find_partitions(made_of(groups), SCHEMA).assumption == ""
 
 
-class Swapping(ThreadPoolExecutor):
-    """Threads that compute a partition in the place of another one, from some call on."""
+def swapping(patch, calls, wrong):
+    """Compute another partition in place of one, after some calls."""
+    before = []
+    results = Here.results
 
-    def __init__(self, calls, wrong):
-        super().__init__(2)
-        self.before = []
-        self.calls = calls
-        self.wrong = wrong
+    def swapped(self, function, items, names):
+        given = []
+        for item in items:
+            before.append(item)
+            given.append(before[-2] if len(before) > calls and item.number == wrong else item)
+        return results(self, function, given, names)
 
-    def submit(self, function, item):
-        self.before.append(item)
-        if len(self.before) > self.calls and item.number == self.wrong:
-            item = self.before[-2]
-        return super().submit(function, item)
+    patch.setattr(Here, "results", swapped)
 
 
 @pytest.mark.parametrize("calls", [0, 7, 14])
-def test_a_worker_that_computes_another_partition_is_refused(folder, tmp_path, calls):
+def test_a_worker_that_computes_another_partition_is_refused(folder, tmp_path, calls, monkeypatch):
     """Share 0 in place of share 1: in the first pass, in one of the ledger, or after the budget is spent."""
-    ledger = ledger_at(tmp_path / "ledger")
-    with pytest.raises(LostPartition, match="has answered for another partition than it was asked for"):
-        dpmcmc.sample(plan_of(), folder, ledger=ledger, engine=Pool([Swapping(calls, 1)]))
-    with pytest.raises(LostPartition, match="another partition"):
-        dpmcmc.sample(plan_of(), folder, engine=Pool([Swapping(calls, 1)]))
+    for ledger in (ledger_at(tmp_path / "ledger"), None):
+        with monkeypatch.context() as patch:
+            swapping(patch, calls, 1)
+            with pytest.raises(LostPartition, match="has answered for another partition than it was asked for"):
+                dpmcmc.sample(plan_of(), folder, ledger=ledger)
 
 
 @pytest.mark.parametrize("planted", ["twice", "dropped", "none", "other run", "other digest", "turned round"])
@@ -256,11 +255,11 @@ def test_a_partition_that_counts_twice_or_not_at_all_is_refused(folder, monkeypa
         changes = {"twice": [*answers, answers[-1]], "dropped": answers[1:], "none": [], "turned round": answers[::-1]}
         return changes[planted]
 
-    results = Pool.results
+    results = Here.results
     with workers() as crew:
         records = PartitionedRecords(find_partitions(folder, SCHEMA), crew).checked(fine, N)
         assert same(records.total(Squares()), WHOLE)
-        monkeypatch.setattr(Pool, "results", lambda *given: wrong(results(*given)))
+        monkeypatch.setattr(Here, "results", lambda *given: wrong(results(*given)))
         with pytest.raises(LostPartition, match="twice, or not at all"):
             records.total(Squares())
         if planted != "other digest":

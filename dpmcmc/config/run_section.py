@@ -56,9 +56,8 @@ class Run:
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
         device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
-        engine: workers that compute on a table in partitions, for a mechanism that reads sums alone: threads of this
-            process, processes (one a core, or processes:8), or a Dask scheduler, dask://HOST:PORT or tls://HOST:PORT.
-            null: threads.
+        engine: Dask scheduler, dask://HOST:PORT or tls://HOST:PORT, whose workers compute on a table in partitions, for
+            a mechanism that reads sums alone; null: this process does.
         trusted_network: you vouch that nobody else reads or changes what links between workers or processes carry;
             without it they must be local or encrypted.
     """

@@ -390,9 +390,8 @@ def sample(
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
         device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
             own default. A mesh has its devices already.
-        engine: workers that compute on a table in partitions, where the plan reads sums alone: ``threads`` of this
-            process, which None stands for; ``processes``, one a core, or ``processes:8``; the URL of a Dask scheduler,
-            ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a ``distributed.Client`` (``engine/workers.py``).
+        engine: workers that compute on a table in partitions, where the plan reads sums alone: the URL of a Dask
+            scheduler, ``dask://HOST:PORT`` or ``tls://HOST:PORT``, or a ``distributed.Client``; None: this process.
         trusted_network: you vouch that nobody else reads or changes what links between workers carry, which is refused
             otherwise where they are neither local nor encrypted.
 

@@ -1,4 +1,4 @@
-"""Workers that compute on partitions: threads or processes of this machine, or a Dask cluster.
+"""Workers that compute on partitions: this process, or a Dask cluster.
 
     with workers("dask://127.0.0.1:8786") as engine:
         engine.results(count, parts, names)       # count(part) of each part, in their order
@@ -9,7 +9,7 @@ whose links are neither is refused, unless the user vouches for its network (``t
 =====================================================  ==============================================
 engine                                                 its links
 =====================================================  ==============================================
-threads, processes                                     local
+none: this process                                     local
 Dask on ``inproc://``, on ``tcp://`` of loopback       local
 Dask on ``tls://``                                     encrypted
 Dask on other ``tcp://``                               neither: ``trusted_network``
@@ -22,31 +22,18 @@ Nothing is tried twice here. A Dask scheduler gives the work of a lost worker to
 from __future__ import annotations
 
 import ipaddress
-import itertools
-import multiprocessing
-import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
 from contextlib import AbstractContextManager, closing, nullcontext
 from pickle import PicklingError
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from dpmcmc.errors import InputError, RunFailed
-from dpmcmc.storage.fingerprint import usable_cores
 
-#: An engine as a user gives it: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
-#: scheduler; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its client has no
-#: type here.
+#: An engine as a user gives it: the URL of a Dask scheduler; a ``distributed.Client``; or None, which is this process.
+#: Dask need not be installed, so its client has no type here.
 EngineGiven: TypeAlias = Any
 
 _T = TypeVar("_T")
@@ -54,9 +41,7 @@ _R = TypeVar("_R")
 
 #: Seconds between two looks at a cluster, and after which one without a worker is given up.
 _LOOK, _NOBODY = 2.0, 30.0
-#: Names of engines of this machine, and schemes of the URLs of others.
-THREADS = "threads"
-_PROCESSES = re.compile("processes(:[1-9][0-9]{0,3})?")
+#: Schemes of the URLs of schedulers.
 _SCHEMES = {"dask": "tcp", "tls": "tls"}
 #: Schemes of addresses whose links are within a process, or encrypted.
 _SAFE = ("inproc", "tls", "wss")
@@ -100,21 +85,18 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Abstrac
     Raises:
         InputError: there is no such engine, it cannot be reached, or its links are neither local nor encrypted.
     """
-    if type(given) in (Pool, Cluster):  # the context that made it goes on
+    if type(given) in (Here, Cluster):  # the context that made it goes on
         return nullcontext(given)
-    if given is None or (isinstance(given, str) and given == THREADS):
-        return closing(Pool([ThreadPoolExecutor(usable_cores())]))
+    if given is None:
+        return nullcontext(Here())
     if _is_client(given):
         return closing(Cluster(given, trusted_network))
     if isinstance(given, str):
         check_engine(given)
-        if _PROCESSES.fullmatch(given):
-            count = int(given.partition(":")[2] or usable_cores())
-            return closing(Pool(_processes(count)))
         return closing(Cluster(connected(given), trusted_network, own=True))
     raise InputError(
         f"engine: a {type(given).__name__} is none, and executors and clients of one's own are not taken, for nothing "
-        f"says what they compute; give {THREADS}, processes, a distributed.Client of Dask, or the URL of its scheduler",
+        "says what they compute; give a distributed.Client of Dask, or the URL of its scheduler",
         "engine",
     )
 
@@ -125,55 +107,20 @@ def check_engine(url: str) -> None:
     Raises:
         InputError: it is no URL of a scheduler.
     """
-    if url == THREADS or _PROCESSES.fullmatch(url):
-        return
     if not is_cluster(url):
         raise InputError(
-            f"engine: {url!r} is none; give {THREADS}, processes, processes:NUMBER, or the address of a Dask "
-            "scheduler, as dask://HOST:PORT or tls://HOST:PORT",
+            f"engine: {url!r} is none; give the address of a Dask scheduler, as dask://HOST:PORT or tls://HOST:PORT, "
+            "or leave it out: this process then reads one partition after the other",
             "engine",
         )
 
 
-def _processes(count: int) -> list[ProcessPoolExecutor]:
-    """Return executors of one process each, so that a partition comes to the same process in every pass."""
-    spawned = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-    return [ProcessPoolExecutor(1, spawned) for _ in range(count)]
-
-
-class Pool:
-    """Executors of ``concurrent.futures``, which take turns and end with the context.
-
-    Args:
-        executors: of threads or processes.
-    """
-
-    def __init__(self, executors: Sequence[Executor]) -> None:
-        self._executors = executors
+class Here:
+    """This process, which computes on one partition after the other."""
 
     def results(self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]) -> list[_R]:
         """Return what the function makes of each item; see :class:`Workers`."""
-        futures: list[Future[_R]] = []
-        found: list[_R] = []
-        try:
-            for item, executor in zip(items, itertools.cycle(self._executors), strict=False):
-                futures.append(executor.submit(function, item))
-            for future in futures:
-                found.append(future.result())
-        except (BrokenExecutor, CancelledError, EOFError, OSError) as error:
-            sent = len(futures) == len(items)
-            raise _lost(names[len(found if sent else futures)], error) from None
-        except (PicklingError, AttributeError, TypeError) as error:
-            raise _not_sent(error) from None
-        finally:
-            for future in futures:
-                future.cancel()
-        return found
-
-    def close(self) -> None:
-        """End the executors."""
-        for executor in self._executors:
-            executor.shutdown(cancel_futures=True)
+        return [function(item) for item in items]
 
 
 class Cluster:
@@ -356,6 +303,6 @@ def _lost(name: str, error: BaseException | None) -> LostPartition:
 def _not_sent(error: BaseException) -> InputError:
     return InputError(
         f"engine: the work cannot be sent to another process ({type(error).__name__}), as code that is defined in a "
-        "notebook or inside a function cannot; use threads, or move the code to a module",
+        "notebook or inside a function cannot; move the code to a module",
         "engine",
     )
