@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from dpmcmc.inference.corrected_matrix import corrected
+from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import GradientRelease, Local, error_of_curvatures
+from dpmcmc.inference.softmax_score import Softmax
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -31,6 +34,19 @@ def test_rounding_where_rows_declare_nothing_is_no_direction_of_a_matrix():
     noise = 0.01 * rng.normal(size=(4, 4))
     found = corrected(model, model + (noise + noise.T) / 2, 0.01, lambda q: 1e-16 * np.trace(q) * np.eye(4))
     assert found.held.tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_where_a_path_ran_away_a_matrix_is_still_finite(classes):
+    """Slopes are 0 there, to rounding; the release then says nothing, and the run is told so, and not ended."""
+    score = Softmax(classes) if classes > 1 else Logistic()
+    rows = ScoredRows(score, 1000 * np.eye(3), 1000, np.eye(3)[0], 5.0, lambda q: np.trace(q) * np.eye(3))
+    theta = 5000.0 * np.eye(3 * classes)[0]  # of the intercept
+    local = rows.local(theta)
+    assert np.trace(local.spread) / np.trace(local.curvature) == pytest.approx(1.0)
+    for model in (local.curvature, 1e-160 * np.eye(len(theta))):
+        found = corrected(model, model, 1.0, local.curvature_error)
+        assert np.all(np.isfinite([found.matrix, found.turn, found.least, found.error(np.eye(len(theta)))]))
 
 
 def evidence(**more):

@@ -50,6 +50,9 @@ LEAST_RELATIVE, LEAST_OF_NOISE, LEAST_POSSIBLE_OF_NOISE = 0.1, 0.5, 0.1
 #: part of it: rounding leaves a little of both where rows declare that there is nothing, up to 1e-9 in a metric of
 #: little noise.
 HOLDS_NOTHING, ERROR_MAY_HOLD = 1e-7, 1e-6
+#: Part of the release's noise below which a model tells nothing: where a path ran away, a curvature of 1e-150 made
+#: entries of the noise infinite, and the run ended in an error after its budget was spent.
+NOTHING_TO_NOISE = 1e-12
 #: Part of it that tells directions apart in which the model holds as much.
 _TIE = 1e-9
 
@@ -171,7 +174,7 @@ def corrected(
     largest = max(values[-1], np.finfo(float).tiny)
     own_stds = np.sqrt(np.diag(own_variances))
     held = (values > HOLDS_NOTHING * largest) | (own_stds > ERROR_MAY_HOLD * largest)
-    lifted = np.where(held, np.maximum(values, own_stds), 1.0)
+    lifted = np.where(held, np.maximum(values, np.maximum(own_stds, NOTHING_TO_NOISE * noise_std)), 1.0)
     lift = (vectors * np.where(held, lifted - values, 0.0)) @ vectors.T
     root = np.sqrt(lifted)
     found = vectors.T @ (released - model - lift) @ vectors / np.outer(root, root)

@@ -42,6 +42,9 @@ NUM_QUANTILES = 1000
 LOG_SOBOL_POINTS = 12
 #: Least variance of predictors: of rows that have none, E[h n] is still a quotient.
 LEAST_VARIANCE = 1e-9
+#: Least curvature and variance of a score, which rounding hides elsewhere: where a path ran away both were 0, and a run
+#: ended in an error after its budget was spent.
+LEAST_SLOPE = 1e-30
 
 
 @functools.lru_cache(maxsize=8)
@@ -109,7 +112,7 @@ def law_at(score: BoundedScore, eta: np.ndarray, limit: float) -> Law:
     """Return Λ and V of a score, (points, K, K) each, at predictors (points, K)."""
     size = score.size
     law = score.law(eta if size > 1 else eta[:, 0], limit)
-    return Law(*(h.reshape(-1, size, size) for h in law))
+    return Law(*(h.reshape(-1, size, size) + LEAST_SLOPE * np.eye(size) for h in law))
 
 
 @dataclass(frozen=True)
