@@ -99,7 +99,7 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool) -> str:
     tables = sorted({str(row["table"]) for row in rows})
     repeats = sorted(set(Counter((row["table"], row["method"], row["epsilon"]) for row in rows).values()))
     several = f"{repeats[-1]}" if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
-    note = "This is a part of the benchmark, and no result of it: " if partial else "Run: "
+    note = "A part of the benchmark: " if partial else "Run: "
     lines = [f"{note}{len(tables)} tables ({', '.join(tables)}), {several} repeats.", ""]
     lines += ["```text", *summary.goals(rows, found), "```", ""]
     for epsilon in sorted({number(row, "epsilon") for row in found}):
