@@ -245,7 +245,7 @@ def test_the_python_of_the_page_runs_and_covers_its_own_truth(capsys):
     assert capsys.readouterr().out.count("\n") == 5
     assert np.isfinite(names["per_year"]).all()
     exec(refusal, names)
-    assert capsys.readouterr().out.startswith("data: column 'age' has text, or another value that is no number: a col")
+    assert capsys.readouterr().out.startswith("data: column 'age' has text, or another value that is no number: ")
     assert names["rows"] == (*range(3000),)
 
 
