@@ -6,6 +6,7 @@ A page of help waits for none, and says what the libraries say.
 import subprocess
 import sys
 import textwrap
+from typing import get_args
 
 import pytest
 import typer
@@ -14,6 +15,7 @@ from dpmcmc.audit import procedure
 from dpmcmc.cli import commands, options
 from dpmcmc.config.shipped import list_shipped
 from dpmcmc.diagnostics import receipt
+from dpmcmc.mechanisms.noise_aware.options import SamplerName
 from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.ledger.filters import FILTERS
@@ -119,6 +121,7 @@ def test_names_and_defaults_of_help_are_those_of_the_libraries():
     assert options.GOALS == (INTERVALS, PREDICTION)
     assert options.ADJACENCIES == ADJACENCIES
     assert options.FILTERS == FILTERS
+    assert get_args(SamplerName) == options.SAMPLERS
     assert options.METHODS == procedure.METHODS
     assert options.RUNS == procedure.RUNS
     assert options.CANARIES == procedure.CANARIES

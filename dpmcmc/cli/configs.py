@@ -6,7 +6,6 @@ import json
 import textwrap
 from pathlib import Path
 
-from dpmcmc.config.for_editors import text
 from dpmcmc.config.shipped import HEADER, list_shipped
 
 #: Characters of a line.
@@ -16,6 +15,8 @@ _WIDTH = 80
 def configs(as_json: bool, schema: bool) -> None:
     """List the configurations that come with the package, or print the JSON schema of one."""
     if schema:
+        from dpmcmc.config.for_editors import text  # it takes a second, which the list need not wait for
+
         print(text(), end="")
         return
     found = {name: _said(path) for name, path in list_shipped().items()}

@@ -141,11 +141,6 @@ class Checkpoint:
         return "plan" in self._run
 
     @property
-    def complete(self) -> bool:
-        """Whether all that the run computes is here, once :meth:`keys` has looked: nothing is computed any more."""
-        return self.begun and self._run["keys"] is None
-
-    @property
     def name(self) -> str | None:
         """Name of the run, by which the ledger knows that it has begun; None before its keys are here."""
         return self._run.get("name")
