@@ -11,4 +11,7 @@ PATH=$venv/bin:$PATH
 PYTHONPATH=$root
 PYDEVD_DISABLE_FILE_VALIDATION=1
 export JAX_COMPILATION_CACHE_DIR PATH PYTHONPATH PYDEVD_DISABLE_FILE_VALIDATION
+# Two pages are made of the code, and are not kept in git.
+"$venv/bin/python" scripts/config_reference.py
+"$venv/bin/python" -m scripts.proofs
 exec "$venv/bin/python" -m sphinx --fail-on-warning --keep-going --jobs 2 -d build/docs/doctrees "$@" docs build/docs/html

@@ -1,4 +1,4 @@
-"""Write docs/proofs.md: each guarantee, its proof, and the tests and planted faults that hold it.
+"""Write docs/proofs.md: each guarantee, its proof, and the tests and faults that hold it. ``scripts/docs.sh`` calls it.
 
 A claim stands in the docstring, or in the comment, that proves it:
 
@@ -11,7 +11,7 @@ A claim stands in the docstring, or in the comment, that proves it:
 test, a name that is no test and no fault, and a file that has a proof and no claim.
 
 python -m scripts.proofs          write
-python -m scripts.proofs --check  exit 1 where the page is out of date
+python -m scripts.proofs --check  write nothing; exit 1 where a claim cannot be listed
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ NAME = re.compile(r'"([^"]+)"|(?:(test_\w+\.py)::)?(test_\w+)')
 
 HEAD = """# Proofs, and what holds them
 
-<!-- scripts/proofs.py writes this page from the docstrings that prove each claim. Change it there. -->
+This page is for a reviewer who wants the proof of a guarantee, and the test that fails if the code is something else.
+`python -m scripts.proofs` makes it from the docstrings that prove each claim.
 
 Each claim is proved in the file that is named, in the docstring or comment that the claim stands in. Its tests
 fail if the code is not what the proof is about. A planted fault is a mistake that is put into the real code, and that
@@ -236,18 +237,14 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write or compare."""
+    """Write the page, or only make it."""
     try:
         wanted = page()
     except Wrong as error:
         print(error, file=sys.stderr)
         return 1
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or wanted != PAGE.read_text(encoding="utf-8"):
-            print("docs/proofs.md is out of date: run python -m scripts.proofs", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(wanted, encoding="utf-8")
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted, encoding="utf-8")
     return 0
 
 

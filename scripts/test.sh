@@ -8,11 +8,10 @@ if [ "${1:-}" = --all ]; then
     set -- -m "not gpu and not gpu_compile and not exhaustive" "$@"
 fi
 
-# Style, generated pages, budgets, import contracts and types, each of which is silent where all is well.
+# Style, claims, budgets, import contracts and types, each of which is silent where all is well.
 check() {
     "$venv/bin/ruff" check --quiet . &&
         "$venv/bin/ruff" format --check --quiet . &&
-        "$venv/bin/python" scripts/config_reference.py --check &&
         "$venv/bin/python" scripts/architecture.py --check &&
         "$venv/bin/python" -m scripts.proofs --check &&
         "$venv/bin/python" scripts/house.py --check &&
@@ -26,7 +25,7 @@ trap 'kill "$checks" 2> /dev/null || :' EXIT INT TERM
 failed=0
 "$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal "$@" || failed=$?
 wait "$checks" || {
-    echo "error: style, generated pages, budgets, import contracts or types are wrong; see the messages above." >&2
+    echo "error: style, claims, budgets, import contracts or types are wrong; see the messages above." >&2
     [ "$failed" != 0 ] || failed=1
 }
 exit "$failed"

@@ -1,5 +1,6 @@
 """A number of accounting that the documentation states is the one that the code gives."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.engine.results_table import numbers as numbers_of
 from dpmcmc.privacy import FixedSize, Poisson
 from dpmcmc.privacy.accounting.cost_of_run import account
+from experiments.benchmark.summary import markdown, summarised
 from experiments.panel import summary
 from tests.coverage_tables import filled, results
 from tests.page_tables import said
@@ -87,8 +90,8 @@ _METHODS = {
 
 
 def test_the_readme_s_table_is_that_of_the_figures():
-    """Accuracy stands in docs/figures.md with the command that measures it; coverage and width in intervals.csv."""
-    figures = page("docs/figures.md")
+    """Accuracy stands in shipped_configs.csv, coverage and width in intervals.csv, and elsewhere in benchmark.csv."""
+    shipped = {(row["config"], row["set"]): row for row in results("shipped_configs.csv")}
     rows = re.findall(
         r"^\| `dpmcmc run (\w+)(?: --set privacy.epsilon=([\d.]+))?` .*$", page("README.md"), re.MULTILINE
     )
@@ -97,9 +100,8 @@ def test_the_readme_s_table_is_that_of_the_figures():
     measured = {(row["cell"], row["epsilon"]): row for row in results("intervals.csv") if row["design"] == "adult"}
     for (config, epsilon), line in zip(rows, lines, strict=True):
         _, _, stated, accuracy, coverage, elsewhere, width, posterior, _ = (cell.strip() for cell in line.split("|"))
-        named = re.escape(f"`configs/{config}.yaml`") + (f" at `privacy.epsilon={epsilon}`" if epsilon else r"[^|`]*")
-        (found,) = re.findall(rf"^\| {named} \| ε = {stated}, .*?\| (0\.\d+ ± 0\.\d+) \|", figures, re.MULTILINE)
-        assert accuracy == found, line
+        found = shipped[config, f"privacy.epsilon={epsilon}" if epsilon else ""]
+        assert (stated, accuracy) == (found["epsilon"], f"{found['mean']} ± {found['std']}"), line
         assert (posterior == "yes") == (config in _CELLS), line
         if config in _CELLS:
             row = measured[_CELLS[config], f"{float(epsilon or 1):g}"]
@@ -113,13 +115,20 @@ def test_the_readme_s_table_is_that_of_the_figures():
 
 
 def benchmark_cell(method, epsilon, column):
-    """A cell of docs/benchmark.md's table at this ε."""
-    (table,) = re.findall(
-        rf"^### ε = {re.escape(epsilon)}\n\n(.*?)\n\n", page("docs/benchmark.md"), re.MULTILINE | re.DOTALL
-    )
-    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in table.splitlines())
+    """A cell of the table that ``experiments.benchmark --report`` makes of benchmark.csv at this ε."""
+    lines = markdown(summarised_benchmark(), float(epsilon))
+    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
     (row,) = (row for row in rows if row[1] == method)
     return row[head.index(column)]
+
+
+@functools.cache
+def summarised_benchmark():
+    return summarised([numbers_of(row) for row in results("benchmark.csv")])
+
+
+def test_the_table_of_the_benchmark_is_made_of_its_rows():
+    assert "\n".join(markdown(summarised_benchmark(), 1.0)) in page("docs/benchmark.md")
 
 
 def test_the_readme_says_how_often_a_chain_allows_intervals_elsewhere_and_what_fit_covers():

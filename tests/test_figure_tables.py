@@ -67,75 +67,6 @@ def test_figure_4_2():
     assert said(re.findall(r"differ by no more than ([\d.]+) standard errors", section("Figure 4.2"))[0], most)
 
 
-def test_columns_that_matter():
-    rows = {(row["method"], float(row["epsilon"])): row for row in results("sparsity") if row["panel"] == "support"}
-    names = {
-        "exponential mechanism, s known": "exponential mechanism",
-        "release, s known": "release, number of columns known",
-        "release, s unknown, inclusion probability .3": "release, number of columns unknown",
-    }
-    ((header, *body),) = tables(section("Columns that matter"))
-    assert {label for label, *_ in body} == set(names)
-    for label, delta, *cells in body:
-        for epsilon, cell in zip(header[2:], cells, strict=True):
-            row = rows[names[label], number(epsilon.removeprefix("ε = "))]
-            assert with_error(cell, float(row["found"]), float(row["found_error"])), (label, epsilon)
-            assert float(row["delta"]) == number(delta)
-    flat = " ".join(section("Columns that matter").split())
-    (stated,) = re.findall(r"true support is ([\d.]+), ([\d.]+) and ([\d.]+) on average", flat)
-    for text, epsilon in zip(stated, (0.1, 0.3, 1.0), strict=True):
-        assert said(text, float(rows[names["release, s known"], epsilon]["said"]))
-
-
-def test_adaptive_questions():
-    rows = {(row["answers"], row["queries"]): row for row in results("adaptive_answers")}
-    lines = {
-        "squared bias, with noise": ("noisy", "squared_bias"),
-        "its closed form, (k − 1)/(w² + 1)": ("noisy", "squared_bias_closed"),
-        "squared error, with noise": ("noisy", "squared_error"),
-        "its closed form, 2√(k − 1)": ("noisy", "squared_error_closed"),
-        "proved bound, 2√(k − 1) + 1": ("noisy", "bound"),
-        "squared error, played on records": ("library", "squared_error"),
-        "squared error, without noise": ("plain", "squared_error"),
-        "ε of all k answers: 1,000 records, s = 1/2, δ = 1e-6": ("noisy", "epsilon"),
-    }
-    ((header, *body),) = tables(section("Adaptive questions"))
-    assert [label for label, *_ in body] == list(lines)
-    for label, *cells in body:
-        answers, column = lines[label]
-        for queries, cell in zip(header[1:], cells, strict=True):
-            if cell == "":
-                assert (answers, queries) not in rows
-            elif column == "squared_error":
-                row = rows[answers, queries]
-                assert with_error(cell, float(row[column]), float(row["squared_error_error"])), (label, queries)
-            else:
-                assert said(cell, float(rows[answers, queries][column]), up=column == "epsilon"), (label, queries)
-
-
-def test_private_bandits():
-    rows = {(row["method"], row["epsilon"]): row for row in results("bandits")}
-    lines = {
-        "Thompson, noisy counts taken for exact": "Thompson, exact",
-        "Thompson, noise of the counts added again": "Thompson, widened",
-        "Hedge, 2η a draw, added": "Hedge, pure",
-        "Hedge, 2η a draw, composed at δ = 1e-6": "Hedge, approximate",
-    }
-    text = section("Private bandits")
-    ((header, *body),) = tables(text)
-    assert [label for label, *_ in body] == list(lines)
-    for label, *cells in body:
-        for epsilon, cell in zip(header[1:], cells, strict=True):
-            row = rows[lines[label], epsilon]
-            assert with_error(cell, float(row["regret"]), float(row["regret_error"])), (label, epsilon)
-            assert float(row["proved"]) <= float(epsilon)
-    alone = re.findall(r"a regret of (\d+)\. Without privacy Thompson sampling has (\d+), and Hedge (\d+)", text)[0]
-    for stated, name in zip(alone, ("any arm", "Thompson", "Hedge"), strict=True):
-        assert said(stated, float(rows[name, ""]["regret"]))
-    exact, widened = (float(rows[name, "3"]["regret_error"]) for name in ("Thompson, exact", "Thompson, widened"))
-    assert 2.5 < exact / widened < 3
-
-
 def test_figure_3_1():
     """Below, means over runs; above, all chains together, with the error that three independent draws a chain have."""
     names = {
@@ -314,51 +245,14 @@ def test_the_figure_of_per_instance_privacy():
     assert said(attained, found["for all, attained"][0])
 
 
-def test_adaops():
-    rows = {(r["design"], float(r["epsilon"]), r["method"]): float(r["error"]) for r in results("adaops")}
-    names = {
-        "OPS, best fixed ridge": "OPS, fixed ridge",
-        "objective perturbation, best ridge": "objective perturbation",
-        "output perturbation, best ridge": "output perturbation",
-    }
-    ((header, *body),) = tables(section("AdaOPS beside the other methods of linear regression"))
-    designs = [design for design in ("isotropic", "skewed") for _ in range(3)]
-    for label, *cells in body:
-        for design, epsilon, cell in zip(designs, header[1:], cells, strict=True):
-            at = design, number(epsilon.rpartition(" ")[2]), names.get(label, label)
-            assert said(cell, rows[at]), (at, rows[at])
-
-
 def test_efficiency():
     rows = {(r["method"], r["epsilon"], float(r["num_records"])): r for r in results("efficiency")}
-    (header, *body), _ = tables(section("Statistical efficiency"))
-    sizes = [cell.rpartition(" ")[2] for cell in header[1:]]
-    assert [label for label, *_ in body] == list(efficiency.LOOKS)
-    for label, *cells in body:
-        for i, (size, cell) in enumerate(zip(sizes, cells, strict=True)):
-            epsilon = "" if label == efficiency.NOT_PRIVATE else ("0.1", "1")[i // 5]
-            row = rows[label, epsilon, 1e6 if size == "limit" else float(size)]
-            if size != "limit":
-                assert said(cell, float(row["ratio"])), (label, epsilon, size, row["ratio"])
-            elif label.startswith("OPS") or label == efficiency.NOT_PRIVATE:
-                assert said(cell, float(row["limit"])), (label, epsilon)
-                assert float(row["ratio"]) == pytest.approx(float(row["limit"]), abs=4 * float(row["ratio_error"]))
+    for (method, _, size), row in rows.items():
+        if size == 1e6 and (method.startswith("OPS") or method == efficiency.NOT_PRIVATE):
+            assert float(row["ratio"]) == pytest.approx(float(row["limit"]), abs=4 * float(row["ratio_error"]))
     near = [(method, n) for (method, epsilon, n), r in rows.items() if epsilon == "1" and float(r["ratio"]) < 1.5]
     for name, least in (("sufficient statistics", 3e4), ("AdaOPS", 1e5)):
         assert min(n for method, n in near if method == name) == least
-
-
-def test_recommender():
-    rows = {(r["method"], r["ratings"]): r for r in results("recommender")}
-    ((header, *body),) = tables(section("Private recommender"))
-    assert [label for label, *_ in body] == list(dict.fromkeys(method for method, _ in rows))
-    for label, proved, temperature, *cells in body:
-        whole = rows[label, "all"]
-        assert not whole["guarantee_epsilon"] or said(proved, float(whole["guarantee_epsilon"]), up=True)
-        assert not whole["temperature"] or said(temperature, float(whole["temperature"]))
-        assert not whole["rmse_std"] or with_error(cells[0], float(whole["rmse"]), float(whole["rmse_std"]))
-        for few, cell in zip(header[3:], cells, strict=True):
-            assert said(cell, float(rows[label, few.split()[0]]["rmse"])), (label, few)
 
 
 def test_cost_to_each_record():

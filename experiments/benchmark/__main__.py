@@ -115,7 +115,8 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     found = summary.summarised(rows)
     (given.out / "summary.csv").write_text(results_table.csv_of(summary.COLUMNS, found), encoding="utf-8")
     text = losses.page(rows, found, not _whole(rows))
-    (given.out / "losses.md").write_text(text, encoding="utf-8")
+    lost = "\n\n".join(losses.paragraphs(rows) or ["No loss beyond two standard errors was seen."])
+    (given.out / "losses.md").write_text(f"{text}\n{lost}\n", encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
         given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")

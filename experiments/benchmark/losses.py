@@ -1,4 +1,4 @@
-"""The text of the page: goals, the table of each ε, and a paragraph for each loss of ``fit``.
+"""The text of the page, goals and one table; and of ``losses.md``, where a paragraph for each loss of ``fit`` follows.
 
 A loss is a cell, a table at one ε, of one of these kinds.
 
@@ -19,7 +19,7 @@ import pandas as pd
 from dpmcmc.cli.refusals import CommandError
 from experiments.benchmark import summary
 from experiments.benchmark.run import Row
-from experiments.benchmark.summary import OURS, number
+from experiments.benchmark.summary import OURS
 
 #: Widest interval over that without privacy that is no loss.
 _WIDE = 3.0
@@ -102,10 +102,8 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool) -> str:
     note = "A part of the benchmark: " if partial else "Run: "
     lines = [f"{note}{len(tables)} tables ({', '.join(tables)}), {several} repeats.", ""]
     lines += ["```text", *summary.goals(rows, found), "```", ""]
-    for epsilon in sorted({number(row, "epsilon") for row in found}):
-        lines += [f"### ε = {epsilon:g}", "", *summary.markdown(found, epsilon), ""]
-    lost = paragraphs(rows) or ["No loss beyond two standard errors was seen."]
-    return "\n".join([*lines, "### Where we lose", "", "\n\n".join(lost), ""])
+    epsilon = summary.nearest_to_one(found)
+    return "\n".join([*lines, f"### ε = {epsilon:g}", "", *summary.markdown(found, epsilon), ""])
 
 
 def placed(page_text: str, text: str) -> str:

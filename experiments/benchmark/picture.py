@@ -37,7 +37,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
         for axis, score, title in ((left, "log_score", "rank of the log score"), (middle, "crps", "rank of the CRPS")):
             _ranks(axis, found, epsilons, f"rank_{score}")
             axis.set_ylabel(title)
-        _coverage(right, found, min(epsilons, key=lambda e: abs(math.log(e))))
+        _coverage(right, found, summary.nearest_to_one(found))
 
 
 def _ranks(axis: Axes, found: Sequence[Row], epsilons: Sequence[float], column: str) -> None:

@@ -182,6 +182,11 @@ def shown(row: Mapping[str, object], name: str) -> str:
     return "–" if value is None or value == "" else SHOWN[name][1].format(value)
 
 
+def nearest_to_one(found: Sequence[Row]) -> float:
+    """Return the ε of the rows that is nearest to 1."""
+    return min((number(row, "epsilon") for row in found), key=lambda epsilon: abs(math.log(epsilon)))
+
+
 def markdown(found: Sequence[Row], epsilon: float) -> list[str]:
     """Return the table of one ε, the methods by their average rank of the CRPS; fits without privacy stand last."""
     here = [row for row in found if row["epsilon"] == epsilon]
