@@ -114,26 +114,28 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 def test_the_table_of_the_readme_gives_intervals(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(BLOCKS[2], {})
+    exec(BLOCKS[0], {})
     said = capsys.readouterr().out
+    (shown,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    assert re.findall(r"^\S+", shown, re.MULTILINE)[:5] == re.findall(r"^\S+", said, re.MULTILINE)[:5]
     assert "usable for   prediction and intervals" in said
     assert (tmp_path / "runs" / "late" / "report.html").exists()
 
 
 def test_a_sampler_and_a_model_of_the_readme_run_in_twenty_lines(capsys):
-    lines = [line for line in BLOCKS[1].splitlines() if line.strip() and not line.startswith(("import", "from"))]
+    lines = [line for line in BLOCKS[2].splitlines() if line.strip() and not line.startswith(("import", "from"))]
     assert len(lines) <= 20
     with pytest.warns(dpmcmc.NotForIntervals):
-        exec(BLOCKS[1], {"__name__": "readme"})
+        exec(BLOCKS[2], {"__name__": "readme"})
     assert "(1, 25, 3)" in capsys.readouterr().out
 
 
 def test_the_main_job_of_the_readme_is_the_config_in_eight_lines_of_python(capsys):
     """The same plan: noise, guarantee, kept steps and metric; and it ends in a posterior."""
-    lines = [line for line in BLOCKS[0].splitlines() if line.strip() and not line.startswith("import")]
+    lines = [line for line in BLOCKS[1].splitlines() if line.strip() and not line.startswith("import")]
     assert len(lines) <= 8
     names = {}
-    exec(BLOCKS[0], names)
+    exec(BLOCKS[1], names)
     made, shipped = names["plan"], config.make_plan(config_file.load("adult"))
     np.testing.assert_array_equal(made.noise_std, shipped.noise_std)
     assert made.guarantee == shipped.guarantee

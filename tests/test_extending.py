@@ -1,5 +1,6 @@
 """The worked example of docs/extending.md: one file of under 60 lines, checked, and used from YAML and Python."""
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import dpmcmc
 from dpmcmc.testing import check_sampler
 from experiments.preconditioned import PreconditionedSGLD
+from experiments.psgld import PSGLD
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -23,12 +25,15 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_the_page_shows_the_file_and_the_file_is_short():
     source = (ROOT / "experiments" / "preconditioned.py").read_text(encoding="utf-8")
     assert BLOCKS[0] == source
-    assert len(source.splitlines()) < 60
+    assert BLOCKS[2] == (ROOT / "experiments" / "psgld.py").read_text(encoding="utf-8")
+    assert max(len(block.splitlines()) for block in (BLOCKS[0], BLOCKS[2])) < 60
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "block", BLOCKS[1:], ids=["sampler", "target", "last layer", "mechanism", "calibrator", "accountant"]
+    "block",
+    BLOCKS[1:],
+    ids=["sampler", "adapts", "checked", "target", "last layer", "mechanism", "calibrator", "accountant"],
 )
 def test_python_of_the_page_runs(block, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -63,6 +68,16 @@ def test_forgetting_the_metric_in_the_noise_is_caught():
 
     with pytest.raises(AssertionError, match="off by"):
         check_sampler(Forgetful(4.0, metric=1.5), dimension=16, chains=256)
+
+
+@pytest.mark.slow
+def test_forgetting_the_noise_that_a_preconditioner_lacks_is_caught():
+    class Forgetful(PSGLD):
+        def step(self, key, state, gradient, t):
+            return PSGLD.step(dataclasses.replace(self, temperature=0.0), key, state, gradient, t)
+
+    with pytest.raises(AssertionError, match="off by"):
+        check_sampler(Forgetful(4.0), dimension=16, chains=256)
 
 
 def plan_of(sampler):
