@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema, model_validator
 
-from dpmcmc.config import sections
+from dpmcmc.config.named_code import PATTERN
 from dpmcmc.config.refusals import ConfigError, with_yaml_path
 from dpmcmc.config.run_section import Run
-from dpmcmc.config.sections import Derived, Section, choice, derived, keys
+from dpmcmc.config.sections import Derived, OpenSection, OwnName, Section, choice, derived, keys
 from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import (
@@ -62,10 +57,6 @@ class HybridStart(OPS):
 
 #: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
 ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
-
-
-#: Mechanisms that may follow a chain.
-ENDS: Mapping[str, type] = {"noise_aware": NoiseAware}
 
 
 @dataclass(frozen=True)
@@ -106,15 +97,9 @@ class Records(DataRequest):
             )
 
 
-def _named_or_own(known: object) -> object:
-    """Annotation of a key that takes one of the names of ``known``, a Literal, or ``module:attribute``."""
-    schema = {"anyOf": [{"enum": list(get_args(known))}, sections.OWN_NAME]}
-    return Annotated[str, sections.InEditors(lambda _: schema)]
-
-
-#: Names in a YAML.
-CalibratorKey = _named_or_own(CalibratorName)
-AccountantKey = _named_or_own(TraceAccountant)
+#: Names in a YAML; the promise itself refuses other texts.
+CalibratorKey = Annotated[str, WithJsonSchema(TypeAdapter(CalibratorName | OwnName).json_schema())]
+AccountantKey = Annotated[str, WithJsonSchema(TypeAdapter(TraceAccountant | OwnName).json_schema())]
 
 
 @dataclass(frozen=True)
@@ -132,8 +117,8 @@ class Promise(Privacy):
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
-    accountant: AccountantKey = "pld"  # type: ignore[valid-type]
-    calibrator: CalibratorKey = "numeric"  # type: ignore[valid-type]
+    accountant: AccountantKey = "pld"
+    calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
@@ -144,7 +129,7 @@ class Promise(Privacy):
         ):
             known = get_args(names)
             name = getattr(self, key)
-            if name not in known and not re.match(sections.PATTERN, str(name)):
+            if name not in known and not re.match(PATTERN, str(name)):
                 near = meant(str(name), known)
                 raise InputError(
                     f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
@@ -158,13 +143,11 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(OpenSection):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
-    model_config = ConfigDict(extra="allow")
-
     name: str = Field(
-        pattern=sections.PATTERN,
+        pattern=PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
 
@@ -198,19 +181,23 @@ else:
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)
     MechanismSection = choice(ONE_SHOT, "name")
-    EndSection = choice(ENDS, "name")
+    EndSection = derived(NoiseAware, "name", "noise_aware")
     SamplingSection = choice(SCHEMES, "scheme")
 
+#: Section -> (key that chooses what it builds, names of what it may be).
+CHOICES: dict[str, tuple[str, Mapping[str, type]]] = {
+    "sampling": ("scheme", SCHEMES),
+    "sampler": ("name", SAMPLERS),
+    "target": ("name", TARGETS),
+    "mechanism": ("name", ONE_SHOT),
+}
 #: Section -> what it may build, the most asked for first.
 CONSTRUCTORS: dict[str, tuple[type, ...]] = {
     "privacy": (Promise,),
     "run": (Run,),
-    "sampling": tuple(SCHEMES.values()),
-    "sampler": tuple(SAMPLERS.values()),
     "metric": (PrivateMetric,),
     "data": (Records,),
-    "target": tuple(TARGETS.values()),
-    "mechanism": tuple(ONE_SHOT.values()),
+    **{section: tuple(known.values()) for section, (_, known) in CHOICES.items()},
 }
 
 
@@ -222,13 +209,6 @@ def path_of(key: object) -> str:
     return ""
 
 
-#: Key that chooses what a section builds -> names of what it may be.
-CHOICES: dict[tuple[str, str], Mapping[str, type]] = {
-    ("sampling", "scheme"): SCHEMES,
-    ("sampler", "name"): SAMPLERS,
-    ("target", "name"): TARGETS,
-    ("mechanism", "name"): ONE_SHOT,
-}
 #: Sections that a mechanism without a sampler has none of, keys of ``run`` that it takes all the same, and keys of
 #: ``privacy`` that apply to samplers alone.
 OF_CHAINS = ("sampler", "sampling", "metric", "end", "run")
@@ -262,21 +242,14 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_names(cls, values: object) -> object:
-        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
-
-        The noise that records came with is that of a linear regression.
-        """
-        if not isinstance(values, dict):
-            return values
-        values = values | {
-            key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
-        }
-        data, target = (part if isinstance(part, dict) else {} for part in (values.get("data"), values.get("target")))
-        came_with = data.get("privatised")
-        noise = came_with.get("noise_std") if isinstance(came_with, dict) else None
-        if noise is not None and target.get("name") == "linear_regression":
-            values = values | {"target": {"noise_scale": noise} | target}
+    def _noise_of_privatised_records(cls, values: Any) -> object:
+        """The noise that records came with is that of a linear regression."""
+        match values:
+            case {
+                "data": {"privatised": {"noise_std": float() | int() as std}},
+                "target": {"name": "linear_regression"},
+            }:
+                return values | {"target": {"noise_scale": std} | values["target"]}
         return values
 
     @classmethod

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from dpmcmc import data as data_room
 from dpmcmc.config import named_code
 from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
-from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, refusal, with_yaml_path
+from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, invalid, refusal, with_yaml_path
 from dpmcmc.config.run_section import Length, Run
-from dpmcmc.config.sections import Derived, says_schedule, schedule_section
+from dpmcmc.config.sections import SCHEDULE, Derived, says_schedule
 from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.engine.devices import on_device
@@ -315,9 +315,9 @@ def _argument(path: str, value: object) -> object:
     if not says_schedule(value):
         return value
     try:
-        section = schedule_section(value)
-        with with_yaml_path({path: section}, path):
-            return _build(section)
+        section = SCHEDULE.validate_python(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None
+        found = invalid(error, value)
+        raise ConfigError(f"{path}.{found}", f"{path}.{found.about}") from None
+    with with_yaml_path({path: section}, path):
+        return _build(section)

@@ -12,12 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 import pydantic
-from pydantic import (
-    BaseModel,
-)
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, shown
 from dpmcmc.storage.cache import UnsafeCache
 
 
@@ -73,22 +71,23 @@ def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwi
     return (type(error) if error.section else ConfigError)(f"{path}: {said}.", path)
 
 
-def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
-    """Return the first of pydantic's errors as one sentence with its YAML path."""
-    texts: dict[str, list[str]] = {}
-    given = ""
+def invalid(error: pydantic.ValidationError, values: object) -> ConfigError:
+    """Return pydantic's errors as one sentence, each with its YAML path; alternatives of one value are one error."""
+    said: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
     for one in error.errors(include_url=False):
-        path = _yaml_path(one["loc"], values)
-        first = not texts
-        texts.setdefault(path, []).append(_plain(one))
-        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
-            given = f", got {one['input']!r}"
-    (path, said), *others = texts.items()
-    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
-    # Alternatives of one value (a number, auto, a schedule) have one error each.
-    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
+        path = ".".join([*_yaml_path(one["loc"], values), *_key_within(one)]) or "the file"
+        said.setdefault(path, []).append(_plain(one))
+        if one["type"] not in ("about_key", "missing") and not _is_whole_section(one):
+            given[path] = f", got {shown(one['input'])}"
+    problems = [f"{path}: {' or '.join(dict.fromkeys(each))}{given.get(path, '')}" for path, each in said.items()]
+    more = len(problems) - _MOST_PROBLEMS
+    rest = f" ({more} more problem{'s' * (more > 1)} after these)" if more > 0 else ""
+    return ConfigError(f"{'; '.join(problems[:_MOST_PROBLEMS])}{rest}.", next(iter(said)))
 
 
+#: Problems that one sentence tells.
+_MOST_PROBLEMS = 3
 _SYMBOLS = {
     "greater_than": ">",
     "greater_than_equal": ">=",
@@ -98,6 +97,11 @@ _SYMBOLS = {
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
 #: Missing key -> values that it may have, where the refusal names them.
 _MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
+
+
+def _key_within(error: ErrorDetails) -> list[str]:
+    """Return the key of a section that its error is about, where the section itself has found it."""
+    return [str(error["ctx"]["key"])] if error["type"] == "about_key" else []
 
 
 def _plain(error: ErrorDetails) -> str:
@@ -115,14 +119,14 @@ def _is_whole_section(error: ErrorDetails) -> bool:
     return error["type"] == "value_error" and isinstance(error["input"], dict)
 
 
-def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
+def _yaml_path(loc: tuple[int | str, ...], values: object) -> list[str]:
     """Return pydantic's location without its names for alternatives of a type, which are not in the YAML."""
     path: list[str] = []
     place = values
     for number, part in enumerate(loc):
-        if isinstance(place, dict) and part in place:
+        if not isinstance(place, dict) or str(part).startswith(":"):
+            continue
+        if part in place or number == len(loc) - 1:  # or the key that is not there
             path.append(str(part))
-            place = place[part]
-        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
-            path.append(str(part))
-    return ".".join(path)
+            place = place.get(part)
+    return path

@@ -64,8 +64,9 @@ class _Loader(yaml.SafeLoader):
         if not isinstance(node, yaml.ScalarNode):
             return
         value = self.construct_object(node)
-        whole = isinstance(value, float) and value.is_integer()
-        text = "" if value is None else shown(int(value) if whole else value).lower()
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        text = "" if value is None else shown(value).lower()
         # PyYAML writes 1e-07 as 1.0e-07.
         if isinstance(value, str | bool) or text == node.value.replace(".0e", "e"):
             return
