@@ -2,9 +2,10 @@
 
 import gc
 import os
+import signal
 import sys
 
-from dpmcmc.cli.interrupt import while_importing
+from dpmcmc.cli.interrupt import leave_while_importing
 from dpmcmc.cli.unread_output import outlive_readers
 
 
@@ -15,7 +16,7 @@ def main() -> int:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in flags:  # a run that was stopped makes the same bits again, on a GPU too
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
-    while_importing()  # before what takes seconds to import
+    leave_while_importing()  # before what takes seconds to import
     if sys.argv[1:2] == ["run"] and not {"-h", "--help"} & {*sys.argv}:
         from dpmcmc.report.pictures import start_drawing
 
@@ -25,7 +26,9 @@ def main() -> int:
 
     from dpmcmc.cli.commands import main as command
 
-    return command()
+    code = command()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is decided
+    return code
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import dpmcmc
+from dpmcmc.cli.interrupt import interrupt_from_now_on
 from dpmcmc.cli.options import (
     ADJACENCIES,
     CANARIES,
@@ -77,6 +78,7 @@ def _command(example: str, group: typer.Typer = app, by: str = "{0}:{0}") -> Cal
         @functools.wraps(declared)
         def carry_out(**given: Any) -> Any:
             module = importlib.import_module(f"dpmcmc.cli.{room}")
+            interrupt_from_now_on()
             if not gc.isenabled():  # off since this process began
                 gc.freeze()  # the libraries stay, so no later collection needs to walk through them
                 gc.set_threshold(50_000)  # traces and programs stay too
