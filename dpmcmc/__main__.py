@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import sys
 
 from dpmcmc.cli.interrupt import leave_while_importing
@@ -26,9 +25,7 @@ def main() -> int:
 
     from dpmcmc.cli.commands import main as command
 
-    code = command()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is decided
-    return code
+    return command()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,13 @@ def leave_while_importing() -> None:
 def interrupt_from_now_on() -> None:
     """Let SIGINT raise KeyboardInterrupt, as Python does; a handler that the caller has set stays."""
     if signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def ignore_from_now_on() -> None:
+    """Ignore SIGINT, which would break the interpreter's own shutdown; a handler that the caller has set stays."""
+    if signal.getsignal(signal.SIGINT) in (_leave, _interrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def was_interrupted(error: BaseException | None) -> bool:
@@ -38,6 +44,10 @@ def was_interrupted(error: BaseException | None) -> bool:
 def _leave(number: int, frame: FrameType | None) -> None:
     os.write(2, b"error: stopped by the user before anything was done.\n")
     os._exit(STOPPED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _in_main_thread() -> bool:

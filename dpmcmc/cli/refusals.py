@@ -62,7 +62,8 @@ def exit_code(work: Callable[[], object]) -> int:
     except CommandError as error:
         return _say(str(error), error.code)
     except _UsageError as error:
-        if not error.format_message().strip():  # a command without a word shows its help
+        if type(error).__name__ == "NoArgsIsHelpError":  # a command without a word shows its help
+            print(error.format_message())
             return 2
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         said = error.format_message().removesuffix(".")

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema, model_validator
 
 from dpmcmc.config.named_code import PATTERN
-from dpmcmc.config.refusals import ConfigError, with_yaml_path
+from dpmcmc.config.refusals import MOST_PROBLEMS, ConfigError, with_yaml_path
 from dpmcmc.config.run_section import Run
 from dpmcmc.config.sections import Derived, OpenSection, OwnName, Section, choice, derived, keys
 from dpmcmc.config.yaml_writing import to_yaml
@@ -296,8 +296,9 @@ class Config(Section):
         Raises:
             ConfigError: about the YAML path.
         """
-        for path, said in self._contradictions():
-            raise ConfigError.at(path, said)
+        found = [f"{path}: {said}" for path, said in self._contradictions()]
+        if found:
+            raise ConfigError(f"{'; '.join(found[:MOST_PROBLEMS])}.", found[0].partition(":")[0])
         for name, section in self.sections("data", "privacy", "run").items():
             with with_yaml_path({name: section}, name):
                 if isinstance(section, Derived):

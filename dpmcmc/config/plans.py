@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dpmcmc import data as data_room
 from dpmcmc.config import named_code
@@ -27,7 +27,7 @@ from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.engine.devices import on_device
 from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work_table import work_of
-from dpmcmc.errors import InputError
+from dpmcmc.errors import Hint, InputError
 from dpmcmc.mechanisms import OPS, Hybrid
 from dpmcmc.mechanisms.chain import plan
 from dpmcmc.mechanisms.label_posterior import plan_labels
@@ -300,6 +300,9 @@ def _custom(section: str, chosen: CustomSection) -> Any:
     except InputError as error:
         raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
     arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
+    for key, kind in named_code.types_of_keys(factory).items():
+        if key in given and not says_schedule(given[key]):
+            _check_argument(f"{section}.{key}", kind, given[key])
     try:
         made = factory(**arguments)
         repr(made)  # plan.json holds it
@@ -308,6 +311,15 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         raise ConfigError.at(
             section, f"{chosen.name} called{with_keys} says: {named_code.describe_error(error)}"
         ) from None
+
+
+def _check_argument(path: str, kind: Hint, value: object) -> None:
+    """Refuse a value that is not of its annotation's type, which the user's code may find out late."""
+    try:
+        TypeAdapter[object](kind, config=ConfigDict(strict=True)).validate_python(value)
+    except ValidationError as error:
+        found = invalid(error, value)
+        raise ConfigError(f"{path}: {str(found).removeprefix('the file: ')}", path) from None
 
 
 def _argument(path: str, value: object) -> object:

@@ -80,14 +80,20 @@ def invalid(error: pydantic.ValidationError, values: object) -> ConfigError:
         said.setdefault(path, []).append(_plain(one))
         if one["type"] not in ("about_key", "missing") and not _is_whole_section(one):
             given[path] = f", got {shown(one['input'])}"
-    problems = [f"{path}: {' or '.join(dict.fromkeys(each))}{given.get(path, '')}" for path, each in said.items()]
-    more = len(problems) - _MOST_PROBLEMS
+    problems = [f"{path}: {_joined(each)}{given.get(path, '')}" for path, each in said.items()]
+    more = len(problems) - MOST_PROBLEMS
     rest = f" ({more} more problem{'s' * (more > 1)} after these)" if more > 0 else ""
-    return ConfigError(f"{'; '.join(problems[:_MOST_PROBLEMS])}{rest}.", next(iter(said)))
+    return ConfigError(f"{'; '.join(problems[:MOST_PROBLEMS])}{rest}.", next(iter(said)))
+
+
+def _joined(said: list[str]) -> str:
+    """Return alternatives of one value as one clause."""
+    first, *others = dict.fromkeys(said)
+    return " or ".join([first, *(one.removeprefix("input should be ") for one in others)])
 
 
 #: Problems that one sentence tells.
-_MOST_PROBLEMS = 3
+MOST_PROBLEMS = 3
 _SYMBOLS = {
     "greater_than": ">",
     "greater_than_equal": ">=",
