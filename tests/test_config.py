@@ -148,7 +148,8 @@ def test_the_constructor_itself_refuses_and_names_its_argument(others, construct
     if constructor is DataRequest:
         given = {"name": "two_normals"}
     for key, hint, values in keys_and_bad_values(constructor):
-        if any(typing.get_origin(kind) in (Annotated, Literal) for kind in alternatives(hint)):
+        names_code = constructor is Promise and key in ("accountant", "calibrator")  # the section refuses, as above
+        if not names_code and any(typing.get_origin(kind) in (Annotated, Literal) for kind in alternatives(hint)):
             for value in values:
                 with pytest.raises(InputError) as refusal:
                     constructor(**{**given, key: value})
@@ -460,12 +461,6 @@ def test_every_shipped_config_is_right_and_a_misspelt_key_of_it_is_not(config, t
             found = problems(changed(given, path, value | {"epsilom": 1}))
             assert any("epsilom" in each for each in found), path
     assert any("epsilom" in each for each in problems(given | {"epsilom": 1}))
-
-
-def _parts(schema):
-    yield schema
-    for part in schema.get("anyOf", ()):
-        yield from _parts(part)
 
 
 def test_the_command_prints_what_lies_beside_the_configs(capsys):

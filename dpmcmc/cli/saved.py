@@ -227,7 +227,7 @@ class ConfiguredRun:
             name = "draws" if result.guarantee is None else "private draws"
             shown[name] = predictive.predict(predicting, result.flat_draws(), dict(facts.test))
             metrics |= shown[name].to_json()
-        hidden, fitted = diagnose(self.config, self.target, predicting, self.data, result)
+        hidden, fitted = diagnose(self.target, predicting, self.data, result)
         fit: Any = hidden.get("non_private")
         # A non-private fit may leave only where the records themselves may.
         if facts.spec.public and fit is not None and "failed" not in fit:

@@ -7,14 +7,13 @@ the same constructors.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from dpmcmc.config.named_code import PATTERN
 from dpmcmc.config.refusals import MOST_PROBLEMS, ConfigError, with_yaml_path
@@ -26,7 +25,6 @@ from dpmcmc.errors import (
     Checked,
     DataError,
     InputError,
-    meant,
 )
 from dpmcmc.mechanisms import MECHANISMS, OPS, NoiseAware
 from dpmcmc.mechanisms.hybrid import Share
@@ -97,19 +95,14 @@ class Records(DataRequest):
             )
 
 
-#: Names in a YAML; the promise itself refuses other texts.
-CalibratorKey = Annotated[str, WithJsonSchema(TypeAdapter(CalibratorName | OwnName).json_schema())]
-AccountantKey = Annotated[str, WithJsonSchema(TypeAdapter(TraceAccountant | OwnName).json_schema())]
-
-
 @dataclass(frozen=True)
 class Promise(Privacy):
     """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee.
 
     Args:
-        accountant: how ε is computed: pld, rdp, advanced, or your own function ``module:attribute``. It is called with
+        accountant: how ε is computed; a text names your own function ``module:attribute``. It is called with
             (events, adjacency, delta), and its annotation says that it returns a float. Its ε is your word.
-        calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
+        calibrator: how the noise is chosen; a text names your own function ``module:attribute``. It
             is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
         ledger: budget ledger of the data set, a file relative to the config file or ``postgresql://USER@HOST/DATABASE``;
@@ -117,24 +110,12 @@ class Promise(Privacy):
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
-    accountant: AccountantKey = "pld"
-    calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
+    accountant: TraceAccountant | OwnName = "pld"
+    calibrator: CalibratorName | OwnName = "numeric"
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
     def __post_init__(self) -> None:
-        for key, names in (
-            ("accountant", TraceAccountant),
-            ("calibrator", CalibratorName),
-        ):
-            known = get_args(names)
-            name = getattr(self, key)
-            if name not in known and not re.match(PATTERN, str(name)):
-                near = meant(str(name), known)
-                raise InputError(
-                    f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
-                    key,
-                )
         if self.ledger is not None:
             try:
                 place(self.ledger)

@@ -15,7 +15,8 @@ import pydantic
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dpmcmc.errors import InputError, shown
+from dpmcmc.config.named_code import PATTERN
+from dpmcmc.errors import InputError, meant, shown
 from dpmcmc.storage.cache import UnsafeCache
 
 
@@ -100,6 +101,7 @@ _SYMBOLS = {
     "less_than": "<",
     "less_than_equal": "<=",
 }
+_WORD = re.compile("'([^']*)'")
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
 #: Missing key -> values that it may have, where the refusal names them.
 _MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
@@ -115,6 +117,11 @@ def _plain(error: ErrorDetails) -> str:
     if kind in _SYMBOLS:
         (bound,) = error["ctx"].values()
         return f"input should be {_SYMBOLS[kind]} {bound:g}"
+    if kind == "literal_error":
+        near = meant(error["input"], _WORD.findall(error["ctx"]["expected"]))
+        return f"input should be {error['ctx']['expected']}{near}"
+    if kind == "string_pattern_mismatch" and error["ctx"]["pattern"] == PATTERN:
+        return "input should be your own module:attribute"
     message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     more = _MAY_SAY.get(str(error["loc"][-1]), "") if kind == "missing" else ""
     return message[0].lower() + message[1:] + more
