@@ -308,22 +308,8 @@ MISREAD = [
 ]
 #: What is a number or nothing as in JSON, and is refused as a level alone, whose text is another.
 NO_LEVEL = [
-    "+5",
-    "-0",
-    "1.50",
-    "1.0",
-    "1.",
-    ".5",
-    "1e3",
-    "1E5",
-    "1e-5",
-    "1.5e3",
-    "~",
-    "null",
-    "",
-    ".inf",
-    "-.INF",
-    ".nan",
+    *("+5", "-0", "1.50", "1.0", "1.", ".5", "1e3", "1E5", "1e-5", "1.5e3"),
+    *("~", "null", "", ".inf", "-.INF", ".nan"),
 ]
 
 

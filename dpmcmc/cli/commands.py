@@ -6,6 +6,7 @@ more than a screen is carried out by the module that its declaration names, with
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -66,8 +67,6 @@ app = typer.Typer(
 )
 
 
-#: Most processes of a sweep.
-_MOST_WORKERS = 256
 #: Options that may be repeated.
 _LISTS = ("overrides", "allow_code", "receipt", "programme")
 
@@ -208,7 +207,7 @@ def sweep(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(metavar="N", help="Processes of one thread each; 1: this process, on all its cores."),
+        typer.Option(metavar="N", min=1, max=256, help="Processes of one thread each; 1: this one, on all its cores."),
     ] = 1,
     on: Annotated[
         str | None,
@@ -228,11 +227,9 @@ def sweep(
     _begin()
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
-    if not 1 <= workers <= _MOST_WORKERS:
-        raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
     loaded = grids.load(grid, overrides, allow_code=allow_code or (), note=note)
     tell = Screen(quiet or as_json).print
-    with sweeps.executor_of(on) as executor:
+    with contextlib.nullcontext() if on is None else sweeps.executor_of(on) as executor:
         done = sweeps.carry_out(loaded, out, allow_code or (), tell, workers=workers, executor=executor)
     if as_json:
         print(json.dumps(done.to_json(), indent=2, allow_nan=False))
@@ -476,7 +473,7 @@ def audit(
     ] = None,
     features: Annotated[
         int | None,
-        typer.Option(help=f"Features of a mechanism's problem; {FEATURES} by default."),
+        typer.Option(min=1, max=100_000, help=f"Features of a mechanism's problem; {FEATURES} by default."),
     ] = None,
     canaries: Annotated[
         int | None,
@@ -506,8 +503,8 @@ def data(
     test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
 ) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
+    from dpmcmc.config.yaml_writing import to_yaml
     from dpmcmc.data.conversion import to_rows
-    from dpmcmc.report.lines import yaml_of
 
     _begin()
     rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
@@ -516,7 +513,7 @@ def data(
     print(f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}")
     print("# num_records is stated in public; row_bound must be known without looking at the rows")
     section = {"data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}}
-    print(yaml_of(section), end="")
+    print(to_yaml(section), end="")
 
 
 @_command("configs")

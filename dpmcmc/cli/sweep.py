@@ -85,11 +85,8 @@ class Swept:
 
 
 @contextlib.contextmanager
-def executor_of(url: str | None) -> Iterator[Executor | None]:
-    """Yield an executor of the workers of the Dask scheduler at ``dask://HOST:PORT``; None for own processes."""
-    if url is None:
-        yield None
-        return
+def executor_of(url: str) -> Iterator[Executor]:
+    """Yield an executor of the workers of the Dask scheduler at ``dask://HOST:PORT``."""
     if not is_cluster(url):
         raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
     with connected(url, "--on", _ANSWER) as client:
