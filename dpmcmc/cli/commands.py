@@ -37,6 +37,7 @@ from dpmcmc.cli.options import (
     AllowCode,
     AsJson,
     ConfigName,
+    Delta,
     Overrides,
     command_words,
     config_names,
@@ -177,7 +178,7 @@ def fit(
         str | None,
         typer.Argument(metavar="[FORMULA]", help="The label and what predicts it; all columns by default."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    delta: Delta = None,
     sampler: Annotated[
         str | None,
         typer.Option(help="Take the path of a sampler's steps.", **one_of(SAMPLERS)),
@@ -297,7 +298,7 @@ def suggest(
     num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
     num_features: Annotated[int | None, typer.Option(help="Columns of a row, public.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    delta: Delta = None,
     picture: Annotated[
         str | None,
         typer.Option(
