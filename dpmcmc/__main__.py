@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-from dpmcmc.cli.interrupt import while_importing
+from dpmcmc.cli.interrupt import leave_while_importing
 from dpmcmc.cli.unread_output import outlive_readers
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in flags:  # a run that was stopped makes the same bits again, on a GPU too
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
-    while_importing()  # before what takes seconds to import
+    leave_while_importing()  # before what takes seconds to import
     if sys.argv[1:2] == ["run"] and not {"-h", "--help"} & {*sys.argv}:
         from dpmcmc.report.pictures import start_drawing
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ import pydantic
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import parse_yaml
+from dpmcmc.config.refusals import invalid
 from dpmcmc.config.sections import Section
 from dpmcmc.engine.results_table import Row, csv_of, numbers
 from dpmcmc.errors import InputError
@@ -83,15 +83,7 @@ def checked(path: Path, kind: type[_Settings], body: Any) -> _Settings:
     try:
         return kind.model_validate(body)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        known = ", ".join(kind.model_fields)
-        said = {
-            "extra_forbidden": "unknown key; take it out",
-            "missing": "this key is required",
-            "model_type": f"a mapping is needed; the file's keys are {known}",
-        }.get(first["type"], re.sub(r"^(Value|Assertion) error, ", "", first["msg"]))
-        where = "".join(f"{key}: " for key in [".".join(map(str, first["loc"]))] if key)
-        raise CommandError(f"{path}: {where}{said[:1].lower()}{said[1:]}.") from None
+        raise CommandError(f"{path}: {invalid(error, body)}") from None
 
 
 def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:

@@ -352,7 +352,7 @@ def test_a_config_names_one(mine, capsys):
         ("mine_calibrators:unsaid", "is no function that says that it returns a noise multiplier, so it is not called"),
         ("mine_calibrators:none", "cannot be imported"),
         ("os:getcwd", "is no function that says that it returns a noise multiplier"),
-        ("numerc", "must be one of numeric, closed_form, free or your own module:attribute (did you mean numeric?)"),
+        ("numerc", "'numeric', 'closed_form' or 'free' (did you mean numeric?) or your own module:attribute"),
     ],
 )
 def test_a_config_s_wrong_calibrator_is_refused_in_one_sentence(name, said, mine, capsys):

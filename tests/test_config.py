@@ -1,6 +1,6 @@
 """Sections are made from constructors: a new key touches one place, and whatever is refused names its YAML path.
 
-A text without quotes in a YAML is what it says, or it is refused: YAML 1.1 reads ``no`` and ``01234`` otherwise.
+A text without quotes in a YAML is what it says: YAML 1.1 would read ``no`` and ``01234`` otherwise.
 
 The JSON schema of a config: it takes every config that is right, and refuses a misspelt key of every section.
 """
@@ -148,7 +148,8 @@ def test_the_constructor_itself_refuses_and_names_its_argument(others, construct
     if constructor is DataRequest:
         given = {"name": "two_normals"}
     for key, hint, values in keys_and_bad_values(constructor):
-        if any(typing.get_origin(kind) in (Annotated, Literal) for kind in alternatives(hint)):
+        names_code = constructor is Promise and key in ("accountant", "calibrator")  # the section refuses, as above
+        if not names_code and any(typing.get_origin(kind) in (Annotated, Literal) for kind in alternatives(hint)):
             for value in values:
                 with pytest.raises(InputError) as refusal:
                     constructor(**{**given, key: value})
@@ -299,30 +300,16 @@ def test_check_fields_says_what_an_annotation_declares(changes, said):
     assert refusal.value.about == next(iter(changes))
 
 
-#: What YAML 1.1 turns into another value, and what it turned it into.
+#: What YAML 1.1 turns into another value, and is the text that it says here.
 MISREAD = [
     *("01234", "010", "-017", "+07", "00", "0x1F", "0b101", "1_000", "1_0.5", "0_1", "10:30", "13:30:59", "-1:30"),
     *("190:20:30.15", "0:0.5", "no", "No", "NO", "yes", "YES", "on", "Off", "OFF", "2001-02-03", "2001-12-14 21:59:43"),
-    *("2001-12-14T21:59:43Z", "007.5", "01e5", "=", "<<", "0x_", "2001-13-45"),
+    *("2001-12-14T21:59:43Z", "007.5", "01e5", "=", "0x_", "2001-13-45"),
 ]
 #: What is a number or nothing as in JSON, and is refused as a level alone, whose text is another.
 NO_LEVEL = [
-    "+5",
-    "-0",
-    "1.50",
-    "1.0",
-    "1.",
-    ".5",
-    "1e3",
-    "1E5",
-    "1e-5",
-    "1.5e3",
-    "~",
-    "null",
-    "",
-    ".inf",
-    "-.INF",
-    ".nan",
+    *("+5", "-0", "1.50", "1.0", "1.", ".5", "1e3", "1E5", "1e-5", "1.5e3"),
+    *("~", "null", "", ".inf", "-.INF", ".nan"),
 ]
 
 
@@ -332,21 +319,15 @@ def levels(*texts):
 
 
 @pytest.mark.parametrize("text", MISREAD)
-def test_a_text_that_yaml_misreads_is_refused_wherever_it_stands(text):
-    for body in (
-        f"a: {text}",
-        f"a: [b, {text}]",
-        f"a: {{b: [{{c: {text}}}]}}",
-        f"{text}: 1" if text != "<<" else "a: <<",
-    ):
-        with pytest.raises(InputError, match=r"in line \d.*quote it|quote it.*in line"):
-            parse_yaml(body, "x.yaml")
-    for override in (f"a.b={text}", f"a=[1, {text}]"):
-        with pytest.raises(InputError, match="quote it"):
-            override_values({}, [override], print)
+def test_a_text_that_yaml_1_1_misreads_is_what_it_says_wherever_it_stands(text):
+    assert parse_yaml(f"a: [b, {{{text}: {text}}}]", "x.yaml") == {"a": ["b", {text: text}]}
+    values = {}
+    override_values(values, [f"a.b={text}"], print)
+    assert values == {"a": {"b": text}}
+    assert levels(text).texts == levels(f'"{text}"').texts == ("a", text)
 
 
-@pytest.mark.parametrize("text", [*MISREAD, *(text for text in NO_LEVEL if text)])
+@pytest.mark.parametrize("text", [text for text in NO_LEVEL if text])
 def test_a_level_whose_text_is_another_is_refused(text):
     with pytest.raises(InputError, match="quote it"):
         levels(text)
@@ -370,15 +351,14 @@ def test_numbers_of_a_config_are_read_as_before(body, value):
 
 def test_the_refusals_say_what_was_read_and_what_to_write():
     for text, said in (
-        ("01234", "'01234' is the number 668 in YAML in line 1; quote it, or write 668."),
-        ("NO", "'NO' is the truth value false in YAML in line 1; quote it, or write false."),
-        ("10:30", "'10:30' is the number 630 in YAML in line 1; quote it, or write 630."),
-        ("2001-02-03", "'2001-02-03' is a date in YAML in line 1; quote it."),
-        ("1.0", "'1.0' is the number 1 in YAML in line 1; quote it, or write 1."),
+        ("1.0", "'1.0' is the number 1 in line 1; quote it."),
+        ("~", "'~' is a missing value in line 1; quote it."),
     ):
         with pytest.raises(InputError) as refusal:
             levels(text)
         assert str(refusal.value) == f"schema.yaml: below 'levels', {said}"
+    with pytest.raises(InputError, match=r"x\.yaml: .* in line 2"):
+        parse_yaml("b: 1\na: <<", "x.yaml")
     with pytest.raises(InputError, match="key 1 is not text in line 1; keys are names: quote it"):
         parse_yaml("{1: {range: [0, 1]}}", "x.yaml")
     with pytest.raises(InputError, match="must be texts; quote them in YAML"):
@@ -413,10 +393,9 @@ def test_random_levels_are_what_is_written_or_refused():
     assert accepted > 500
 
 
-def test_levels_of_the_reports_are_refused_with_the_cause():
-    for text in ("01234, 02139, 03000", "DK, NO, SE", "10:30, 13:30"):
-        with pytest.raises(InputError, match="quote it"):
-            levels(text)
+def test_levels_of_the_reports_are_what_they_say():
+    for texts in (("01234", "02139", "03000"), ("DK", "NO", "SE"), ("10:30", "13:30")):
+        assert levels(*texts).texts == ("a", *texts)
 
 
 def test_what_is_written_reads_back_the_same():
@@ -431,10 +410,8 @@ def test_what_is_written_reads_back_the_same():
 
 def test_a_config_of_a_file_names_the_file_and_the_line(tmp_path):
     path = tmp_path / "a.yaml"
-    path.write_text("name: a\ndata:\n  schema:\n    columns:\n      on: {range: [0, 1]}\n", encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"a\.yaml: below 'columns', 'on' is the truth value true in YAML in line 5; quote it"
-    ):
+    path.write_text("name: a\ndata:\n  schema:\n    columns:\n      5: {range: [0, 1]}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.yaml: key 5 is not text in line 5; keys are names: quote it"):
         read_values(path)
     path.write_text(yaml.safe_dump({"label": "no", "levels": ["01", "10:30"]}), encoding="utf-8")
     assert read_values(path)[0] == {"label": "no", "levels": ["01", "10:30"]}
@@ -470,12 +447,6 @@ def test_every_shipped_config_is_right_and_a_misspelt_key_of_it_is_not(config, t
             found = problems(changed(given, path, value | {"epsilom": 1}))
             assert any("epsilom" in each for each in found), path
     assert any("epsilom" in each for each in problems(given | {"epsilom": 1}))
-
-
-def _parts(schema):
-    yield schema
-    for part in schema.get("anyOf", ()):
-        yield from _parts(part)
 
 
 def test_the_command_prints_what_lies_beside_the_configs(capsys):

@@ -217,7 +217,7 @@ def test_a_config_names_one_and_verify_shows_the_library_s_own(mine, capsys):
         ("mine_accountants:hopeful", "accountant mine_accountants:hopeful says epsilon"),
         ("mine_accountants:unsaid", "does not say that it returns an epsilon, so it is not called"),
         ("mine_accountants:none", "cannot be imported"),
-        ("pdl", "must be one of pld, rdp, advanced or your own module:attribute"),
+        ("pdl", "'pld', 'rdp' or 'advanced' (did you mean pld?) or your own module:attribute"),
     ],
 )
 def test_a_config_s_wrong_accountant_is_refused_in_one_sentence(name, said, mine, capsys):

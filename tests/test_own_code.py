@@ -115,6 +115,13 @@ def test_a_declared_target_is_made(here, attribute):
     assert (made.target.prior_scale, made.sampler.step_size) == (2.0, 2.0)
 
 
+def test_a_key_of_another_type_than_its_annotation_is_refused_before_the_code_is_called(here):
+    path = written(here / "configs", target={"name": "mine_alone:make", "prior_scale": "fifty"})
+    with pytest.raises(ConfigError, match=r"target\.prior_scale: input should be a valid number, got 'fifty'"):
+        make_plan(config_file.load(path))
+    assert not (here / "called").exists()
+
+
 def test_shipped_functions_declare_what_they_make():
     for name in ("digits_network", "poisson_regression"):
         assert named_code.find_code("target", f"dpmcmc.targets.shipped_models:{name}")

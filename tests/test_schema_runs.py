@@ -110,7 +110,9 @@ def test_a_run_of_a_csv_keeps_its_schema_and_its_counts_to_itself(tmp_path, caps
     assert private["outside_schema"] == {"age": 17, "job": 10, "late": 0}
     assert "accuracy" in private
     released = [path.read_text(errors="ignore") for path in (tmp_path / "run").glob("*.*")]
-    assert not any("outside_schema" in text for text in (*released, capsys.readouterr().out))
+    screen = capsys.readouterr().out
+    assert not any("outside_schema" in text for text in (*released, screen))
+    assert dpmcmc.load(tmp_path / "run").summary(most=12).table in screen
 
 
 def test_rows_of_a_refusal_are_shown_at_a_terminal_alone(tmp_path, capsys, monkeypatch):

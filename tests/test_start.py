@@ -39,7 +39,7 @@ PROGRAM = """
     for room in "dpmcmc", "dpmcmc.cli.commands", "dpmcmc.cli.verify", "dpmcmc.privacy.accounting":
         importlib.import_module(room)
         check(room, "jax", "optax", *SLOW)
-    for room in "dpmcmc.mechanisms", "dpmcmc.samplers", "dpmcmc.targets", "dpmcmc.cli.plan", "dpmcmc.cli.run":
+    for room in "dpmcmc.mechanisms", "dpmcmc.samplers", "dpmcmc.targets", "dpmcmc.config.plans", "dpmcmc.cli.run":
         importlib.import_module(room)
         check(room, *SLOW)
 

@@ -263,7 +263,7 @@ def test_a_grid_is_no_config_and_a_config_no_grid(write, tmp_path, capsys):
     refused(capsys, "run it with dpmcmc sweep", "run", write(), "--out", tmp_path / "out")
     refused(capsys, "sweep: this key is required", "sweep", "adult", "--out", tmp_path / "out")
     refused(capsys, r"dask://HOST:PORT", "sweep", write(), "--on", "ray://here", "--out", tmp_path / "out")
-    refused(capsys, r"must lie in 1\.\.256", "sweep", write(), "--workers", "0", "--out", tmp_path / "out")
+    refused(capsys, "'--workers'", "sweep", write(), "--workers", "0", "--out", tmp_path / "out")
 
 
 @pytest.mark.slow

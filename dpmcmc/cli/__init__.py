@@ -1,11 +1,10 @@
 """The ``dpmcmc`` command. Nothing imports this room.
 
-``commands``    declares every subcommand and its options, imports nothing that takes long, and has ``main``
+``commands``    every subcommand with its options, and ``main``; imports nothing that takes long
 ``options``     what several subcommands share
-``run`` (with ``per_record``, ``place`` and ``saved``)  ``plan``  ``suggest``  ``verify``  ``ledger``  ``audit``
-``data``  ``configs``  ``schema``
-                carry a subcommand out; each is imported when its subcommand begins
-``sweep``       configs of a grid, each by ``run``
+``run`` (with ``per_record``, ``place`` and ``saved``)  ``suggest``  ``audit``  ``sweep``  ``receipt``
+``verify``  ``ledger``  ``fit``  ``schema``
+                the longer subcommands; each is imported when its subcommand begins
 ``refusals``    one sentence and an exit code for what a user can mend;  ``faults`` a private file for a fault of ours
-``interrupt``   Ctrl-C at any moment;  ``unread_output`` output that nobody reads to its end
+``interrupt``   Ctrl-C;  ``unread_output`` output that nobody reads to its end
 """

@@ -26,9 +26,6 @@ from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
-#: Most features of the problem on which a one-shot mechanism is audited.
-_MOST_FEATURES = 100_000
-
 
 def attack(
     config: str,
@@ -118,8 +115,6 @@ def _plan_of_mechanism(config: Config, records: int | None, features: int | None
     if not 1 <= asked <= known:
         raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {asked}.")
     plan = config_room.make_plan(config, num_records=asked)
-    if features is not None and not 1 <= features <= _MOST_FEATURES:
-        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {features}.")
     if plan.release is None or not isinstance(plan.target, GeneralisedLinear):
         return plan
     many = options["method"] == "one_run"

@@ -1,22 +1,27 @@
-"""The subcommands by name, each with its options, and ``main``.
+"""The subcommands, each a function whose signature declares its options, and ``main``.
 
-A subcommand is declared here by its signature and a sentence, and a function of the module of its name does it. The
-module is imported when the subcommand is carried out. A page of help waits for no library.
+A function imports what it needs when it is called, so that a page of help waits for no library. A subcommand that takes
+more than a screen is carried out by the module that its declaration names, with the same arguments.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
+import json
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import dpmcmc
+from dpmcmc.cli.interrupt import ignore_from_now_on, interrupt_from_now_on
 from dpmcmc.cli.options import (
     ADJACENCIES,
     CANARIES,
@@ -32,11 +37,15 @@ from dpmcmc.cli.options import (
     AllowCode,
     AsJson,
     ConfigName,
+    Delta,
     Overrides,
+    command_words,
     config_names,
+    note,
     one_of,
 )
-from dpmcmc.cli.refusals import exit_code
+from dpmcmc.cli.refusals import CommandError, exit_code
+from dpmcmc.config.shipped import list_shipped, title_of
 from dpmcmc.errors import meant
 
 
@@ -54,6 +63,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Differentially private stochastic-gradient MCMC: plan it, run it, check what was promised.",
     no_args_is_help=True,
+    rich_markup_mode=None,  # rich's page of help takes as long to import as all else
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -62,29 +72,36 @@ app = typer.Typer(
 _LISTS = ("overrides", "allow_code", "receipt", "programme")
 
 
-def _command(example: str, group: typer.Typer = app, by: str = "{0}:{0}") -> Callable[[Callable[..., Any]], Any]:
-    """Declare a subcommand.
+def _begin() -> None:
+    """Begin a command's work, once its libraries are imported."""
+    interrupt_from_now_on()
+    if not gc.isenabled():  # off since this process began
+        gc.freeze()  # the libraries stay, so no later collection needs to walk through them
+        gc.set_threshold(50_000)  # traces and programs stay too
+        gc.enable()
+
+
+def _command(example: str, group: typer.Typer = app, by: str = "") -> Callable[[Callable[..., Any]], Any]:
+    """Declare a subcommand by the function that carries it out, which imports what it needs and then calls ``_begin``.
 
     Args:
         example: of its words, which its help prints.
         group: that it belongs to.
-        by: ``module:function`` that carries it out, where ``{0}`` stands for its name.
+        by: ``module:function`` of this room that carries it out with the same arguments, in place of its own body.
     """
 
     def declare(declared: Callable[..., Any]) -> Any:
-        room, name = by.format(declared.__name__).split(":")
-
         @functools.wraps(declared)
         def carry_out(**given: Any) -> Any:
-            module = importlib.import_module(f"dpmcmc.cli.{room}")
-            if not gc.isenabled():  # off since this process began
-                gc.freeze()  # the libraries stay, so no later collection needs to walk through them
-                gc.set_threshold(50_000)  # traces and programs stay too
-                gc.enable()
+            work = declared
+            if by:
+                room, name = by.split(":")
+                work = vars(importlib.import_module(f"dpmcmc.cli.{room}"))[name]
+                _begin()
             empty: dict[str, Any] = {key: [] for key in _LISTS if given.get(key, "") is None}
-            return vars(module)[name](**given | empty)
+            return work(**given | empty)
 
-        return group.command(epilog=f"Example: dpmcmc {example}")(carry_out)
+        return group.command(epilog=f"Example: dpmcmc {example}", short_help=declared.__doc__)(carry_out)
 
     return declare
 
@@ -105,7 +122,7 @@ def _common(
     pass
 
 
-@_command("run adult --set privacy.epsilon=0.5")
+@_command("run adult --set privacy.epsilon=0.5", by="run:run")
 def run(
     config: Annotated[
         str | None,
@@ -149,7 +166,7 @@ def run(
     """Run a configuration, and write a folder that can be published."""
 
 
-@_command('fit people.csv schema.yaml "late ~ age + job" --epsilon 1')
+@_command('fit people.csv schema.yaml "late ~ age + job" --epsilon 1', by="fit:fit")
 def fit(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A CSV or Parquet file, or Parquet files by a glob.")],
     schema: Annotated[
@@ -161,7 +178,7 @@ def fit(
         str | None,
         typer.Argument(metavar="[FORMULA]", help="The label and what predicts it; all columns by default."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    delta: Delta = None,
     sampler: Annotated[
         str | None,
         typer.Option(help="Take the path of a sampler's steps.", **one_of(SAMPLERS)),
@@ -174,7 +191,7 @@ def fit(
     """Fit a regression to a table, and write a folder with its intervals that can be published."""
 
 
-@_command("sweep grid.yaml --workers 2 --out runs/grid", by="sweep:command")
+@_command("sweep grid.yaml --workers 2 --out runs/grid")
 def sweep(
     grid: Annotated[
         str,
@@ -191,7 +208,7 @@ def sweep(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(metavar="N", help="Processes of one thread each; 1: this process, on all its cores."),
+        typer.Option(metavar="N", min=1, max=256, help="Processes of one thread each; 1: this one, on all its cores."),
     ] = 1,
     on: Annotated[
         str | None,
@@ -202,8 +219,24 @@ def sweep(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Run every config of a grid of configurations, and write one table and one page."""
+    from dpmcmc.cli import sweep as sweeps
+    from dpmcmc.config import grid as grids
+    from dpmcmc.report.console import Screen
+
+    _begin()
+    if quiet and as_json:
+        raise CommandError("--json: prints the folder already; leave --quiet out.")
+    loaded = grids.load(grid, overrides, allow_code=allow_code or (), note=note)
+    tell = Screen(quiet or as_json).print
+    with contextlib.nullcontext() if on is None else sweeps.executor_of(on) as executor:
+        done = sweeps.carry_out(loaded, out, allow_code or (), tell, workers=workers, executor=executor)
+    if as_json:
+        print(json.dumps(done.to_json(), indent=2, allow_nan=False))
+    elif quiet:
+        print(done.folder)
+    return 0 if done.complete else 1
 
 
 @_command("plan adult --set privacy.epsilon=0.5")
@@ -218,9 +251,36 @@ def plan(
     ] = False,
 ) -> None:
     """Say what a run would do and cost; read no record."""
+    from dpmcmc import config as config_room
+    from dpmcmc.config import file as config_file
+    from dpmcmc.report.lines import rows
+    from dpmcmc.report.screen import lines_of_plan, uses, width
+
+    _begin()
+    asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
+    made = config_room.make_plan(asked)
+    secret = config_room.is_secret(asked)
+    if as_json:
+        print(json.dumps(made.describe(secret).stated, indent=2, allow_nan=False))
+        return
+    spec = config_room.describe_data(asked)
+    epsilon = None if asked.privacy is None else asked.privacy.epsilon
+    lines = lines_of_plan(
+        asked.name, made, spec, secret=secret, asked=epsilon, features=spec.num_features, origin="none read"
+    )
+    if details:
+        lines += made.describe(secret).lines
+    else:
+        if made.verdict.intervals.usable:
+            lines += width(None, made.verdict.predicted_width)
+        words = command_words(config, overrides or ())
+        lines += uses(made.verdict, made, words)
+        if len(made.usable_for) == len(made.verdict.reasons):
+            lines.append(("more", f"dpmcmc plan {words} --all"))
+    print(rows(lines))
 
 
-@_command("suggest adult --goal intervals")
+@_command("suggest adult --goal intervals", by="suggest:suggest")
 def suggest(
     config: Annotated[
         str | None,
@@ -238,7 +298,7 @@ def suggest(
     num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
     num_features: Annotated[int | None, typer.Option(help="Columns of a row, public.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    delta: Delta = None,
     picture: Annotated[
         str | None,
         typer.Option(
@@ -251,7 +311,7 @@ def suggest(
     """Print a config whose settings are chosen from public facts; read no record."""
 
 
-@_command("verify runs/adult-2026-01-31-abc")
+@_command("verify runs/adult-2026-01-31-abc", by="verify:verify")
 def verify(
     privacy: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")],
     group: Annotated[
@@ -300,6 +360,10 @@ def receipt(
     ] = None,
 ) -> None:
     """Say what a run has cost one person, from the released folder and that person's record alone."""
+    from dpmcmc.cli.receipt import write_receipt
+
+    _begin()
+    write_receipt(Path(run), Path(record), allow_code or (), failure, None if out is None else Path(out))
 
 
 _ledger = typer.Typer()
@@ -323,7 +387,7 @@ Receipts = Annotated[
 ]
 
 
-@_command("ledger init adult.ledger --epsilon 3 --delta 1e-5", _ledger, "ledger:{0}")
+@_command("ledger init adult.ledger --epsilon 3 --delta 1e-5", _ledger, "ledger:init")
 def init(
     file: Annotated[
         str,
@@ -365,17 +429,17 @@ def init(
     """Make a ledger; its budget is fixed for good."""
 
 
-@_command("ledger show adult.ledger", _ledger, "ledger:{0}")
+@_command("ledger show adult.ledger", _ledger, "ledger:show")
 def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print what is left."""
 
 
-@_command("ledger history adult.ledger", _ledger, "ledger:{0}")
+@_command("ledger history adult.ledger", _ledger, "ledger:history")
 def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print every entry."""
 
 
-@_command("ledger copy adult.ledger postgresql://ana@db.example/budgets#adult", _ledger, "ledger:{0}")
+@_command("ledger copy adult.ledger postgresql://ana@db.example/budgets#adult", _ledger, "ledger:copy")
 def copy(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The ledger; it is closed by this.")],
     url: Annotated[
@@ -410,7 +474,7 @@ def audit(
     ] = None,
     features: Annotated[
         int | None,
-        typer.Option(help=f"Features of a mechanism's problem; {FEATURES} by default."),
+        typer.Option(min=1, max=100_000, help=f"Features of a mechanism's problem; {FEATURES} by default."),
     ] = None,
     canaries: Annotated[
         int | None,
@@ -440,6 +504,17 @@ def data(
     test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
 ) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
+    from dpmcmc.config.yaml_writing import to_yaml
+    from dpmcmc.data.conversion import to_rows
+
+    _begin()
+    rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
+    features = "1 feature" if rows.num_features == 1 else f"{rows.num_features} features"
+    labels = "class numbers or counts" if rows.labels == "int32" else "real numbers"
+    print(f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}")
+    print("# num_records is stated in public; row_bound must be known without looking at the rows")
+    section = {"data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}}
+    print(to_yaml(section), end="")
 
 
 @_command("configs")
@@ -451,9 +526,22 @@ def configs(
     ] = False,
 ) -> None:
     """List the configurations that come with the package."""
+    _begin()
+    if schema:
+        from dpmcmc.config.for_editors import text  # the list need not wait for it
+
+        print(text(), end="")
+        return
+    found = {name: title_of(path) for name, path in list_shipped().items()}
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    room = max(map(len, found)) + 2
+    for name, said in found.items():
+        print(textwrap.fill(said, 80, initial_indent=f"{name:<{room}}", subsequent_indent=" " * room))
 
 
-@_command("schema people.csv --out schema.yaml")
+@_command("schema people.csv --out schema.yaml", by="schema:schema")
 def schema(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A CSV or Parquet file; its column names are read.")],
     out: Annotated[
@@ -484,6 +572,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _program.main(arguments, prog_name="dpmcmc", standalone_mode=False)
 
     code = exit_code(work)
+    ignore_from_now_on()  # the exit code is decided
     processes = sys.modules.get("dpmcmc.engine.processes")
     # A process that failed must not wait for the others.
     return code if processes is None else processes.ended(code)

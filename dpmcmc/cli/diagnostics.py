@@ -6,12 +6,10 @@ A fit without privacy may leave only where the records themselves may; ``saved.p
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
-from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
@@ -19,21 +17,13 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target
 
-if TYPE_CHECKING:
-    from dpmcmc.diagnostics.reference import Laplace, MaximumAPosteriori
-
-    Fit = Laplace | MaximumAPosteriori
-
 #: Draws, at most about, that score the training records, which are the largest table.
 _SCORING = 200
 #: Said of records on disk or in partitions.
 _SKIPPED = "Scores of the training records and the non-private fit would need all records at once, which lie on disk."
-#: The last fit of this process, its config and its records: configs of a sweep have one target and one set of records.
-_last: tuple[str, list[np.ndarray], Fit] | None = None
 
 
 def diagnose(
-    config: Config,
     target: Target,
     predicting: Target,
     data: DataSet,
@@ -45,7 +35,6 @@ def diagnose(
     diagnostics and changes nothing else.
 
     Args:
-        config: of the run.
         target: bound to the records.
         predicting: the same, with the scale of labels that the release tells.
         data: its records.
@@ -67,7 +56,7 @@ def diagnose(
             found["failed"] = str(error)
         try:
             if whole:
-                found["non_private"], prediction = _compare_fit(config, target, data, flat)
+                found["non_private"], prediction = _compare_fit(target, data, flat)
         except Exception as error:
             found["non_private"] = {"failed": str(error)}
     found["wall_seconds"] = result.wall_seconds
@@ -75,16 +64,11 @@ def diagnose(
     return found, prediction
 
 
-def _compare_fit(
-    config: Config,
-    target: Target,
-    data: DataSet,
-    flat: PyTree,
-) -> tuple[dict[str, object], predictive.Prediction | None]:
+def _compare_fit(target: Target, data: DataSet, flat: PyTree) -> tuple[dict[str, object], predictive.Prediction | None]:
     """Return what is said of the fit without privacy and the distance of the draws from it, and its prediction."""
     from dpmcmc.diagnostics import reference
 
-    fit = _fit(config, target, data.train)
+    fit = reference.fit(target, data.train)
     summary: dict[str, object] = {"method": fit.method, "distance": None}
     if isinstance(fit, reference.Laplace):
         summary["distance"] = reference.distance(fit, flat)
@@ -94,21 +78,3 @@ def _compare_fit(
         return summary, None
     prediction = predictive.predict(target, fit.draws(200), data.test)
     return summary | prediction.to_json(), prediction
-
-
-def _fit(config: Config, target: Target, records: PyTree) -> Fit:
-    """Return the fit of a config's target to records, which are compared with the last ones."""
-    from dpmcmc.diagnostics import reference
-
-    global _last
-    # The data's section has the facts that a target takes from them; a path is written from each config's folder.
-    described = config.model_dump_json(include={"target", "data"}, exclude={"data": {"path"}})
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
-    if _last is None or _last[0] != described or not _same(_last[1], leaves):
-        _last = None  # room for the next one
-        _last = described, leaves, reference.fit(target, records)
-    return _last[2]
-
-
-def _same(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    return len(some) == len(others) and all(map(np.array_equal, some, others))

@@ -68,6 +68,7 @@ AllowCode = Annotated[
         help="Let what lies in a run folder import MODULE; read it first.",
     ),
 ]
+Delta = Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

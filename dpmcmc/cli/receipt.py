@@ -6,54 +6,44 @@ The number is the person's own. It is printed, and written only to a file that t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError, check_new_file
 from dpmcmc.data.one_record import read_record
-from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.loaded_result import load
-from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows, say
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.surroundings import inside
 
 
-def receipt(
-    run: str,
-    record: str,
-    allow_code: list[str],
-    *,
-    failure: float,
-    out: str | None,
-) -> None:
-    """Print what a run has cost the record of a file."""
-    folder = Path(run)
-    try:
-        check_failure(failure)
-    except InputError as error:
-        raise CommandError(f"--{error}.") from None
+def write_receipt(run: Path, record: Path, allow_code: Sequence[str], failure: float, out: Path | None) -> None:
+    """Print what a run has cost the record of a file, or write it to a new file.
+
+    Args:
+        run: folder of the run.
+        record: file of one record.
+        allow_code: modules that the run's config may import.
+        failure: probability that the bound of objective perturbation fails.
+        out: the new file, or None to print.
+    """
     if out is not None:
-        if inside(out, folder):
+        if inside(out, run):
             raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
-        check_new_file("--out", Path(out))
-    result = load(folder)
-    saved = result.plan
+        check_new_file("--out", out)
+    result = load(run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
-        plan, request = config_room.load_released_plan(folder, saved, allow_code)
-    encoded, moved = read_record(Path(record), request, result.columns)
+        plan, request = config_room.load_released_plan(run, result.plan, allow_code)
+    encoded, moved = read_record(record, request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:
         say(text)
         return
     try:
-        write_atomically(
-            Path(out),
-            lambda path: path.write_text(f"{text}\n", encoding="utf-8"),
-            0o600,
-        )
+        write_atomically(out, lambda path: path.write_text(f"{text}\n", encoding="utf-8"), 0o600)
     except OSError as error:
         raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
     print(rows([("saved", f"{out}, which only you can read")]))

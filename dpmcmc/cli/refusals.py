@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from dpmcmc.cli.faults import keep_in, write_fault
-from dpmcmc.cli.interrupt import STOPPED, heeded
+from dpmcmc.cli.interrupt import STOPPED, was_interrupted
 from dpmcmc.errors import (
     DataError,
     InputError,
@@ -58,12 +58,12 @@ def exit_code(work: Callable[[], object]) -> int:
     not open, too little memory. Any other exception is a fault of the library, and has a code of its own.
     """
     try:
-        with heeded() as command:
-            code = work()
+        code = work()
     except CommandError as error:
         return _say(str(error), error.code)
     except _UsageError as error:
-        if not error.format_message().strip():  # a command without a word shows its help
+        if type(error).__name__ == "NoArgsIsHelpError":  # a command without a word shows its help
+            print(error.format_message())
             return 2
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         said = error.format_message().removesuffix(".")
@@ -91,21 +91,22 @@ def exit_code(work: Callable[[], object]) -> int:
             f"memory: there is too little ({error}); take fewer steps, chains or records.",
             2,
         )
-    except typer.Abort as error:
-        if isinstance(error.__cause__, EOFError):  # typer takes it for the user's
-            return _say(write_fault(error.__cause__), CODE)
-        code = STOPPED
+    except typer.Abort as error:  # typer takes the end of a file for the user's
+        end = error.__cause__
+        return _say(write_fault(end), CODE) if isinstance(end, EOFError) else _say_stopped()
     except KeyboardInterrupt:
-        code = STOPPED
+        return _say_stopped()
     except Exception as error:
-        if not command.stopped:
-            return _say(write_fault(error), CODE)
-        code = STOPPED  # a library has made another error of the interrupt
+        return _say_stopped() if was_interrupted(error) else _say(write_fault(error), CODE)
     finally:
         keep_in(None)
     if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before
-        return _say("stopped by the user.", STOPPED)
+        return _say_stopped()
     return code if isinstance(code, int) else 0
+
+
+def _say_stopped() -> int:
+    return _say("stopped by the user.", STOPPED)
 
 
 def _key_of(error: Any) -> str:

@@ -53,6 +53,8 @@ from dpmcmc.targets.predicting import with_label_scale
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
 
+#: Coefficients of one's own table on the screen; the page has all.
+_SHOWN = 12
 #: Captions of pictures.
 _TRACES = "Traces of up to six parameters as the model has them, one line for each chain"
 _EPSILON_DELTA = (
@@ -211,6 +213,8 @@ class ConfiguredRun:
         self.place.run_folder.seal(said)
         places = (self.place.folder, self.place.confidential)
         if facts.publishable(guarantee):
+            if self.config.data.path is not None and facts.spec.schema is not None:
+                console.print(result.summary(most=_SHOWN).table)
             run_text.print_result(facts, guarantee, metrics, result.verdict, *places, console)
         else:
             run_text.print_withheld(facts, self.place.confidential, console)
@@ -227,7 +231,7 @@ class ConfiguredRun:
             name = "draws" if result.guarantee is None else "private draws"
             shown[name] = predictive.predict(predicting, result.flat_draws(), dict(facts.test))
             metrics |= shown[name].to_json()
-        hidden, fitted = diagnose(self.config, self.target, predicting, self.data, result)
+        hidden, fitted = diagnose(self.target, predicting, self.data, result)
         fit: Any = hidden.get("non_private")
         # A non-private fit may leave only where the records themselves may.
         if facts.spec.public and fit is not None and "failed" not in fit:

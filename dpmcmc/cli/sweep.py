@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,7 +31,6 @@ from typing import Any, NamedTuple
 from dpmcmc import config as config_room
 from dpmcmc.cli import run as run_room
 from dpmcmc.cli.interrupt import STOPPED
-from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder
 from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import grid as grids
@@ -47,8 +45,6 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger import Ledger, OverBudget
 from dpmcmc.report import sweep_page
-from dpmcmc.report.console import Screen
-from dpmcmc.report.lines import say
 from dpmcmc.storage.files import read_table
 from dpmcmc.storage.released_files import CHECKPOINT, CONFIDENTIAL, CONFIG, KEY, PRIVACY, RESULTS
 from dpmcmc.storage.run_folder import RunFolder, day_of, today
@@ -56,8 +52,6 @@ from dpmcmc.storage.surroundings import checkpoint_around
 
 #: Scores of a run's ``metrics.json`` that the table has.
 MEASURES = ("accuracy", "rmse", "log_predictive_density", "expected_calibration_error", "ess", "rhat")
-#: Most processes of ``--workers``.
-_MOST_WORKERS = 256
 #: Seconds that the scheduler of ``--on`` may take to answer.
 _ANSWER = 10.0
 
@@ -83,39 +77,15 @@ class Swept:
         """Whether every config has released its draws, or withheld them for want of a guarantee."""
         return bool(self.rows) and all(row["status"] in ("released", "withheld") for row in self.rows)
 
-
-def command(
-    grid: str,
-    overrides: list[str],
-    allow_code: list[str],
-    *,
-    out: str | None,
-    workers: int,
-    on: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> int:
-    """Run every config of a grid; the exit code is 0 where all have released their draws."""
-    if quiet and as_json:
-        raise CommandError("--json: prints the folder already; leave --quiet out.")
-    if not 1 <= workers <= _MOST_WORKERS:
-        raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
-    loaded = grids.load(grid, overrides, allow_code=allow_code, note=note)
-    tell = Screen(quiet or as_json).print
-    with contextlib.nullcontext() if on is None else _cluster(on) as executor:
-        done = carry_out(loaded, out, allow_code, tell, workers=workers, executor=executor)
-    if as_json:
-        whole = done.together
+    def to_json(self) -> dict[str, object]:
+        """Return the outcome as JSON."""
+        whole = self.together
         stated = whole and {"epsilon": whole.epsilon, "delta": whole.delta, "adjacency": whole.adjacency}
-        body = {"folder": str(done.folder), "configs": done.rows, "together": stated}
-        print(json.dumps(body, indent=2, allow_nan=False))
-    elif quiet:
-        say(done.folder)
-    return 0 if done.complete else 1
+        return {"folder": str(self.folder), "configs": self.rows, "together": stated}
 
 
 @contextlib.contextmanager
-def _cluster(url: str) -> Iterator[Executor]:
+def executor_of(url: str) -> Iterator[Executor]:
     """Yield an executor of the workers of the Dask scheduler at ``dask://HOST:PORT``."""
     if not is_cluster(url):
         raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")

@@ -238,9 +238,9 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
         if where:
             values["run"] = where
         dropped += _keep(values, "privacy", lambda key: key not in OF_SAMPLERS)
-    known = CHOICES.get((parts[0], parts[-1])) if len(parts) > 1 else None
-    if known is not None and section[parts[-1]] in known:
-        allowed = {parts[-1], *(one.name for one in keys(known[section[parts[-1]]]))}
+    tag, known = CHOICES.get(parts[0], ("", {}))
+    if parts[1:] == [tag] and section[tag] in known:
+        allowed = {tag, *(one.name for one in keys(known[section[tag]]))}
         dropped += _keep(values, parts[0], allowed.__contains__)
     return dropped
 

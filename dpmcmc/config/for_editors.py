@@ -16,22 +16,9 @@ from dpmcmc.config.model import Config
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a config, draft 2020-12."""
-    return {
-        "$schema": GenerateJsonSchema.schema_dialect,
-        "title": "Config of dpmcmc",
-        **_untitled(Config.model_json_schema()),
-    }
+    return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema()}
 
 
 def text() -> str:
     """Return the schema as the text of a file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _untitled(schema: Any) -> Any:
-    """Return a schema without the titles that pydantic makes of names of classes and keys."""
-    if isinstance(schema, list):
-        return [_untitled(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _untitled(part) for key, part in schema.items() if key != "title" or not isinstance(part, str)}

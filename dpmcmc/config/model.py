@@ -7,31 +7,24 @@ the same constructors.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, Field, model_validator
 
-from dpmcmc.config import sections
-from dpmcmc.config.refusals import ConfigError, with_yaml_path
+from dpmcmc.config.named_code import PATTERN
+from dpmcmc.config.refusals import MOST_PROBLEMS, ConfigError, with_yaml_path
 from dpmcmc.config.run_section import Run
-from dpmcmc.config.sections import Derived, Section, choice, derived, keys
+from dpmcmc.config.sections import Derived, OpenSection, OwnName, Section, choice, derived, keys
 from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import (
     Checked,
     DataError,
     InputError,
-    meant,
 )
 from dpmcmc.mechanisms import MECHANISMS, OPS, NoiseAware
 from dpmcmc.mechanisms.hybrid import Share
@@ -62,10 +55,6 @@ class HybridStart(OPS):
 
 #: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
 ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
-
-
-#: Mechanisms that may follow a chain.
-ENDS: Mapping[str, type] = {"noise_aware": NoiseAware}
 
 
 @dataclass(frozen=True)
@@ -106,25 +95,14 @@ class Records(DataRequest):
             )
 
 
-def _named_or_own(known: object) -> object:
-    """Annotation of a key that takes one of the names of ``known``, a Literal, or ``module:attribute``."""
-    schema = {"anyOf": [{"enum": list(get_args(known))}, sections.OWN_NAME]}
-    return Annotated[str, sections.InEditors(lambda _: schema)]
-
-
-#: Names in a YAML.
-CalibratorKey = _named_or_own(CalibratorName)
-AccountantKey = _named_or_own(TraceAccountant)
-
-
 @dataclass(frozen=True)
 class Promise(Privacy):
     """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee.
 
     Args:
-        accountant: how ε is computed: pld, rdp, advanced, or your own function ``module:attribute``. It is called with
+        accountant: how ε is computed; a text names your own function ``module:attribute``. It is called with
             (events, adjacency, delta), and its annotation says that it returns a float. Its ε is your word.
-        calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
+        calibrator: how the noise is chosen; a text names your own function ``module:attribute``. It
             is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
         ledger: budget ledger of the data set, a file relative to the config file or ``postgresql://USER@HOST/DATABASE``;
@@ -132,24 +110,12 @@ class Promise(Privacy):
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
-    accountant: AccountantKey = "pld"  # type: ignore[valid-type]
-    calibrator: CalibratorKey = "numeric"  # type: ignore[valid-type]
+    accountant: TraceAccountant | OwnName = "pld"
+    calibrator: CalibratorName | OwnName = "numeric"
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
     def __post_init__(self) -> None:
-        for key, names in (
-            ("accountant", TraceAccountant),
-            ("calibrator", CalibratorName),
-        ):
-            known = get_args(names)
-            name = getattr(self, key)
-            if name not in known and not re.match(sections.PATTERN, str(name)):
-                near = meant(str(name), known)
-                raise InputError(
-                    f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
-                    key,
-                )
         if self.ledger is not None:
             try:
                 place(self.ledger)
@@ -158,13 +124,11 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(OpenSection):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
-    model_config = ConfigDict(extra="allow")
-
     name: str = Field(
-        pattern=sections.PATTERN,
+        pattern=PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
 
@@ -198,19 +162,23 @@ else:
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)
     MechanismSection = choice(ONE_SHOT, "name")
-    EndSection = choice(ENDS, "name")
+    EndSection = derived(NoiseAware, "name", "noise_aware")
     SamplingSection = choice(SCHEMES, "scheme")
 
+#: Section -> (key that chooses what it builds, names of what it may be).
+CHOICES: dict[str, tuple[str, Mapping[str, type]]] = {
+    "sampling": ("scheme", SCHEMES),
+    "sampler": ("name", SAMPLERS),
+    "target": ("name", TARGETS),
+    "mechanism": ("name", ONE_SHOT),
+}
 #: Section -> what it may build, the most asked for first.
 CONSTRUCTORS: dict[str, tuple[type, ...]] = {
     "privacy": (Promise,),
     "run": (Run,),
-    "sampling": tuple(SCHEMES.values()),
-    "sampler": tuple(SAMPLERS.values()),
     "metric": (PrivateMetric,),
     "data": (Records,),
-    "target": tuple(TARGETS.values()),
-    "mechanism": tuple(ONE_SHOT.values()),
+    **{section: tuple(known.values()) for section, (_, known) in CHOICES.items()},
 }
 
 
@@ -222,13 +190,6 @@ def path_of(key: object) -> str:
     return ""
 
 
-#: Key that chooses what a section builds -> names of what it may be.
-CHOICES: dict[tuple[str, str], Mapping[str, type]] = {
-    ("sampling", "scheme"): SCHEMES,
-    ("sampler", "name"): SAMPLERS,
-    ("target", "name"): TARGETS,
-    ("mechanism", "name"): ONE_SHOT,
-}
 #: Sections that a mechanism without a sampler has none of, keys of ``run`` that it takes all the same, and keys of
 #: ``privacy`` that apply to samplers alone.
 OF_CHAINS = ("sampler", "sampling", "metric", "end", "run")
@@ -262,21 +223,14 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_names(cls, values: object) -> object:
-        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
-
-        The noise that records came with is that of a linear regression.
-        """
-        if not isinstance(values, dict):
-            return values
-        values = values | {
-            key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
-        }
-        data, target = (part if isinstance(part, dict) else {} for part in (values.get("data"), values.get("target")))
-        came_with = data.get("privatised")
-        noise = came_with.get("noise_std") if isinstance(came_with, dict) else None
-        if noise is not None and target.get("name") == "linear_regression":
-            values = values | {"target": {"noise_scale": noise} | target}
+    def _noise_of_privatised_records(cls, values: Any) -> object:
+        """The noise that records came with is that of a linear regression."""
+        match values:
+            case {
+                "data": {"privatised": {"noise_std": float() | int() as std}},
+                "target": {"name": "linear_regression"},
+            }:
+                return values | {"target": {"noise_scale": std} | values["target"]}
         return values
 
     @classmethod
@@ -323,8 +277,9 @@ class Config(Section):
         Raises:
             ConfigError: about the YAML path.
         """
-        for path, said in self._contradictions():
-            raise ConfigError.at(path, said)
+        found = [f"{path}: {said}" for path, said in self._contradictions()]
+        if found:
+            raise ConfigError(f"{'; '.join(found[:MOST_PROBLEMS])}.", found[0].partition(":")[0])
         for name, section in self.sections("data", "privacy", "run").items():
             with with_yaml_path({name: section}, name):
                 if isinstance(section, Derived):

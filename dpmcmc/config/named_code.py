@@ -15,13 +15,11 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import (
-    Any,
-)
+from typing import Any
 
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import Hint, InputError, alternatives
 from dpmcmc.privacy.accounting.own import declared, returned
 from dpmcmc.samplers.base import PROTOCOL
 from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
@@ -114,6 +112,17 @@ def _missing(section: str, item: object) -> str:
         return f"is a function that returns {made}, which is no class"
     lacks = _lacks(section, made)
     return f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}" if lacks else ""
+
+
+def types_of_keys(factory: Callable[..., Any]) -> dict[str, Hint]:
+    """Return the annotations that name numbers, texts and truth values alone, by argument."""
+    of_fields = inspect.isclass(factory) and dataclasses.is_dataclass(factory)
+    try:
+        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) and not of_fields else factory)
+    except Exception:  # an annotation may be any expression
+        return {}
+    plain = (int, float, str, bool, type(None))
+    return {name: hint for name, hint in hints.items() if all(kind in plain for kind in alternatives(hint))}
 
 
 def _lacks(section: str, kind: type) -> list[str]:

@@ -14,20 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dpmcmc import data as data_room
 from dpmcmc.config import named_code
 from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
-from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, refusal, with_yaml_path
+from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, invalid, refusal, with_yaml_path
 from dpmcmc.config.run_section import Length, Run
-from dpmcmc.config.sections import Derived, says_schedule, schedule_section
+from dpmcmc.config.sections import SCHEDULE, Derived, says_schedule
 from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.engine.devices import on_device
 from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work_table import work_of
-from dpmcmc.errors import InputError
+from dpmcmc.errors import Hint, InputError
 from dpmcmc.mechanisms import OPS, Hybrid
 from dpmcmc.mechanisms.chain import plan
 from dpmcmc.mechanisms.label_posterior import plan_labels
@@ -300,6 +300,9 @@ def _custom(section: str, chosen: CustomSection) -> Any:
     except InputError as error:
         raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
     arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
+    for key, kind in named_code.types_of_keys(factory).items():
+        if key in given and not says_schedule(given[key]):
+            _check_argument(f"{section}.{key}", kind, given[key])
     try:
         made = factory(**arguments)
         repr(made)  # plan.json holds it
@@ -310,14 +313,23 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         ) from None
 
 
+def _check_argument(path: str, kind: Hint, value: object) -> None:
+    """Refuse a value that is not of its annotation's type, which the user's code may find out late."""
+    try:
+        TypeAdapter[object](kind, config=ConfigDict(strict=True)).validate_python(value)
+    except ValidationError as error:
+        found = invalid(error, value)
+        raise ConfigError(f"{path}: {str(found).removeprefix('the file: ')}", path) from None
+
+
 def _argument(path: str, value: object) -> object:
     """A mapping that says a schedule is one, in a section of one's own as anywhere."""
     if not says_schedule(value):
         return value
     try:
-        section = schedule_section(value)
-        with with_yaml_path({path: section}, path):
-            return _build(section)
+        section = SCHEDULE.validate_python(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None
+        found = invalid(error, value)
+        raise ConfigError(f"{path}.{found}", f"{path}.{found.about}") from None
+    with with_yaml_path({path: section}, path):
+        return _build(section)

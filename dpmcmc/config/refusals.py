@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 import pydantic
-from pydantic import (
-    BaseModel,
-)
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dpmcmc.errors import InputError
+from dpmcmc.config.named_code import PATTERN
+from dpmcmc.errors import InputError, meant, shown
 from dpmcmc.storage.cache import UnsafeCache
 
 
@@ -73,31 +72,44 @@ def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwi
     return (type(error) if error.section else ConfigError)(f"{path}: {said}.", path)
 
 
-def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
-    """Return the first of pydantic's errors as one sentence with its YAML path."""
-    texts: dict[str, list[str]] = {}
-    given = ""
+def invalid(error: pydantic.ValidationError, values: object) -> ConfigError:
+    """Return pydantic's errors as one sentence, each with its YAML path; alternatives of one value are one error."""
+    said: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
     for one in error.errors(include_url=False):
-        path = _yaml_path(one["loc"], values)
-        first = not texts
-        texts.setdefault(path, []).append(_plain(one))
-        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
-            given = f", got {one['input']!r}"
-    (path, said), *others = texts.items()
-    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
-    # Alternatives of one value (a number, auto, a schedule) have one error each.
-    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
+        path = ".".join([*_yaml_path(one["loc"], values), *_key_within(one)]) or "the file"
+        said.setdefault(path, []).append(_plain(one))
+        if one["type"] not in ("about_key", "missing") and not _is_whole_section(one):
+            given[path] = f", got {shown(one['input'])}"
+    problems = [f"{path}: {_joined(each)}{given.get(path, '')}" for path, each in said.items()]
+    more = len(problems) - MOST_PROBLEMS
+    rest = f" ({more} more problem{'s' * (more > 1)} after these)" if more > 0 else ""
+    return ConfigError(f"{'; '.join(problems[:MOST_PROBLEMS])}{rest}.", next(iter(said)))
 
 
+def _joined(said: list[str]) -> str:
+    """Return alternatives of one value as one clause."""
+    first, *others = dict.fromkeys(said)
+    return " or ".join([first, *(one.removeprefix("input should be ") for one in others)])
+
+
+#: Problems that one sentence tells.
+MOST_PROBLEMS = 3
 _SYMBOLS = {
     "greater_than": ">",
     "greater_than_equal": ">=",
     "less_than": "<",
     "less_than_equal": "<=",
 }
+_WORD = re.compile("'([^']*)'")
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
 #: Missing key -> values that it may have, where the refusal names them.
 _MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
+
+
+def _key_within(error: ErrorDetails) -> list[str]:
+    """Return the key of a section that its error is about, where the section itself has found it."""
+    return [str(error["ctx"]["key"])] if error["type"] == "about_key" else []
 
 
 def _plain(error: ErrorDetails) -> str:
@@ -105,6 +117,11 @@ def _plain(error: ErrorDetails) -> str:
     if kind in _SYMBOLS:
         (bound,) = error["ctx"].values()
         return f"input should be {_SYMBOLS[kind]} {bound:g}"
+    if kind == "literal_error":
+        near = meant(error["input"], _WORD.findall(error["ctx"]["expected"]))
+        return f"input should be {error['ctx']['expected']}{near}"
+    if kind == "string_pattern_mismatch" and error["ctx"]["pattern"] == PATTERN:
+        return "input should be your own module:attribute"
     message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     more = _MAY_SAY.get(str(error["loc"][-1]), "") if kind == "missing" else ""
     return message[0].lower() + message[1:] + more
@@ -115,14 +132,14 @@ def _is_whole_section(error: ErrorDetails) -> bool:
     return error["type"] == "value_error" and isinstance(error["input"], dict)
 
 
-def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
+def _yaml_path(loc: tuple[int | str, ...], values: object) -> list[str]:
     """Return pydantic's location without its names for alternatives of a type, which are not in the YAML."""
     path: list[str] = []
     place = values
     for number, part in enumerate(loc):
-        if isinstance(place, dict) and part in place:
+        if not isinstance(place, dict) or str(part).startswith(":"):
+            continue
+        if part in place or number == len(loc) - 1:  # or the key that is not there
             path.append(str(part))
-            place = place[part]
-        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
-            path.append(str(part))
-    return ".".join(path)
+            place = place.get(part)
+    return path

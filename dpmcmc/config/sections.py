@@ -13,44 +13,35 @@ import functools
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
-    GetJsonSchemaHandler,
-    PlainValidator,
+    Tag,
     TypeAdapter,
-    ValidationError,
+    WithJsonSchema,
     create_model,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from dpmcmc.config.named_code import PATTERN
-from dpmcmc.errors import Hint, InputError, alternatives, meant
+from dpmcmc.errors import Hint, InputError, alternatives, meant, shown
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.optax_schedules import OPTAX, OptaxSchedule
 
 #: Least and largest size of a number: float32 holds products of two.
 _SMALLEST, _LARGEST = 1e-30, 1e15
 _T = TypeVar("_T")
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def of_a_size(value: _T) -> _T:
@@ -67,33 +58,32 @@ def of_a_size(value: _T) -> _T:
 class Section(BaseModel):
     """A mapping of known keys, its numbers 0 or of a size that a run can compute with."""
 
-    model_config = _STRICT
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     _sizes = field_validator("*")(of_a_size)
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: object) -> object:
-        given = values if isinstance(values, dict) and cls.model_config["extra"] == "forbid" else {}
-        unknown = [key for key in given if key not in cls.model_fields]
-        if unknown:
-            known = ", ".join(cls.model_fields)
-            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
+        closed = cls.model_config["extra"] == "forbid"
+        for key in values if closed and isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                context = {"key": str(key), "meant": cls.meant(key), "known": ", ".join(cls.model_fields)}
+                raise PydanticCustomError("about_key", "unknown key{meant}; known keys: {known}", context)
         return values
-
-    @model_validator(mode="after")
-    def _extra_sizes(self) -> Self:
-        for key, value in (self.model_extra or {}).items():
-            try:
-                of_a_size(value)
-            except InputError as error:
-                raise refused((str(error), (key,)), value=value) from None
-        return self
 
     @classmethod
     def meant(cls, key: object) -> str:
         """Return which key was meant, in brackets, or nothing."""
         return meant(key, cls.model_fields)
+
+
+class OpenSection(Section):
+    """A section whose further keys somebody else knows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(of_a_size)]]
 
 
 class Derived(Section):
@@ -109,47 +99,28 @@ class Derived(Section):
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor; a section within this one is built."""
-        values = {key: value for key, value in self if key != self.tag}
-        return {key: _part(key, value) if isinstance(value, Derived) else value for key, value in values.items()}
+        return {key: _build_part(key, value) for key, value in self if key != self.tag}
 
-    def built(self, **facts: Any) -> Any:
-        """Call the constructor with its keys and with ``facts``.
+    def built(self) -> Any:
+        """Call the constructor with its keys.
 
         Raises:
             InputError: what the constructor refuses, about one of its keys.
         """
-        return self.constructor(**self.arguments(), **facts)
+        return self.constructor(**self.arguments())
 
 
-class OpenDerived(Derived):
+class OpenDerived(Derived, OpenSection):
     """A section derived from a constructor that takes further arguments by their names, and refuses wrong ones."""
 
-    model_config = ConfigDict(extra="allow")
 
-
-def _part(key: str, section: Derived) -> Any:
+def _build_part(key: str, value: Any) -> Any:
+    if not isinstance(value, Derived):
+        return value
     try:
-        return section.built()
+        return value.built()
     except InputError as error:
         raise InputError(str(error), f"{key}.{error.about}") from None
-
-
-def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> ValidationError:
-    """Return an error for a validator to raise, from (message, keys that lead to its place) of each problem.
-
-    Args:
-        value: given, where the message leaves that to say.
-    """
-    kind = "refused" if value is None else "wrong"
-    lines: list[InitErrorDetails] = [
-        {
-            "type": PydanticCustomError(kind, "{text}", {"text": text}),
-            "loc": path,
-            "input": value,
-        }
-        for text, path in problems
-    ]
-    return ValidationError.from_exception_data("section", lines)
 
 
 def keys(constructor: type) -> list[dataclasses.Field]:
@@ -189,84 +160,53 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
     return made
 
 
-#: JSON schema of the name of a user's own code.
-OWN_NAME = {
-    "type": "string",
-    "pattern": PATTERN,
-    "description": "Your own module:attribute.",
-}
-
-
-class InEditors:
-    """JSON schema of a value that a function of ours validates, of which pydantic knows nothing.
-
-    Args:
-        schema: makes it; ``handler`` gives that of a pydantic schema.
-    """
-
-    def __init__(self, schema: Callable[[GetJsonSchemaHandler], dict[str, Any]]) -> None:
-        self.schema = schema
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the schema, as pydantic asks for it."""
-        return self.schema(handler)
+#: Name of a user's own code.
+OwnName: Hint = Annotated[str, Field(pattern=PATTERN, description="Your own module:attribute.")]
 
 
 def choice(
     known: Mapping[str, type],
     tag: str,
     own: type[Section] | None = None,
-    others: Mapping[str, Any] = OWN_NAME,
+    own_name: Hint = OwnName,
+    words: str = "your own module:attribute",
 ) -> Hint:
-    """Return the type of a section that is one of several, looked up when there is a mapping to be one.
+    """Return the type of a section that is one of several; where some may be a user's own, a name alone is a section.
 
     Args:
         known: name -> constructor.
         tag: the key that holds the name.
         own: for a name ``module:attribute``, which is a user's, or a name with a colon in it of another kind.
-        others: JSON schema of such a name.
+        own_name, words: type of such a name, and what a refusal calls it.
     """
 
-    def validated(value: object) -> Section:
+    # A colon tells a kind from a key in the place of an error.
+    members: list[Hint] = [Annotated[derived(made, tag, name), Tag(f":{name}")] for name, made in known.items()]
+    more = ""
+    if own is not None:
+        members.append(Annotated[own, Tag(":own")])
+        more = f" or {words}"
+
+    def kind_of(value: Any) -> str:
+        name = dict(value)[tag]
+        return f":{name}" if name in known else ":own"
+
+    def checked(value: Any) -> Any:
         if isinstance(value, Section):
             return value
+        if isinstance(value, str) and own is not None:
+            value = {tag: value}
         name = value.get(tag) if isinstance(value, dict) else value
-        if own is not None and isinstance(name, str) and ":" in name:
-            return own.model_validate(value)
-        if not isinstance(value, dict) or not isinstance(name, str) or name not in known:
-            other = others["description"].removesuffix(".")
-            more = "" if own is None else f" or {other[0].lower()}{other[1:]}"
-            wanted = ", ".join(known) + more
-            there = isinstance(value, dict) and tag not in value
-            raise refused(
-                (f"must be one of {wanted}{meant(name, known)}", (tag,)),
-                value=None if there else name,
-            )
-        return derived(known[name], tag, name).model_validate(value)
+        is_own = own is not None and isinstance(name, str) and ":" in name
+        if not isinstance(value, dict) or (not is_own and (not isinstance(name, str) or name not in known)):
+            given = "" if isinstance(value, dict) and tag not in value else f", got {shown(name)}"
+            context = {"key": tag, "known": ", ".join(known) + more, "meant": meant(name, known), "given": given}
+            raise PydanticCustomError("about_key", "must be one of {known}{meant}{given}", context)
+        return value
 
-    def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        named: list[tuple[dict[str, Any], type[Section]]] = [
-            ({"const": name}, derived(made, tag, name)) for name, made in known.items()
-        ]
-        names = [const | {"description": section.__doc__} for const, section in named]
-        if own is not None:
-            names.append(dict(others))
-            named.append((dict(others), own))
-        mapping = {
-            "type": "object",
-            "required": [tag],
-            "properties": {tag: {"anyOf": names}},
-            "allOf": [
-                {
-                    "if": {"properties": {tag: name}, "required": [tag]},
-                    "then": handler(section.__pydantic_core_schema__),
-                }
-                for name, section in named
-            ],
-        }
-        return mapping if own is None else {"anyOf": [mapping, dict(others)]}
-
-    return Annotated[Hint, PlainValidator(validated), InEditors(schema)]
+    section: Hint = Annotated[reduce(or_, members), Discriminator(kind_of)]
+    written: Hint = section if own is None else section | own_name
+    return Annotated[section, BeforeValidator(checked, json_schema_input_type=written)]
 
 
 def descriptions(constructor: type) -> dict[str, str]:
@@ -292,24 +232,17 @@ def descriptions(constructor: type) -> dict[str, str]:
 def _yaml_type(hint: Hint) -> Hint:
     """The annotation in terms of what YAML can say: a function becomes a schedule's section, a dataclass its own."""
     kinds = alternatives(hint)
-    plain = [kind for kind in map(_plain_type, kinds) if kind is not None]
-    joined = reduce(or_, plain)
+    plain = reduce(or_, [kind for kind in map(_plain_type, kinds) if kind is not None])
     if not any(get_origin(kind) is collections.abc.Callable for kind in kinds):
-        return joined
-    otherwise = TypeAdapter[object](joined, config=ConfigDict(strict=True, allow_inf_nan=False))
+        return plain
 
-    def validated(value: object) -> object:
-        return (
-            schedule_section(value)
-            if isinstance(value, dict) or says_schedule(value)
-            else otherwise.validate_python(value)
-        )
+    def kind_of(value: object) -> str:
+        return ":schedule" if isinstance(value, dict | Derived) or says_schedule(value) else ":value"
 
-    def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        *_, of_schedules = get_args(_SCHEDULE)
-        return {"anyOf": [handler(otherwise.core_schema), of_schedules.schema(handler)]}
-
-    return Annotated[Any, PlainValidator(validated), InEditors(schema)]
+    return Annotated[
+        Annotated[plain, Tag(":value")] | Annotated[ScheduleSection, Tag(":schedule")],
+        Discriminator(kind_of),
+    ]
 
 
 def _plain_type(kind: Hint) -> Hint:
@@ -326,16 +259,6 @@ def _plain_type(kind: Hint) -> Hint:
     return derived(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
 
 
-#: JSON schema of the name of a schedule of optax.
-_OPTAX_NAME = {
-    "type": "string",
-    "pattern": f"^{OPTAX}\\w+$",
-    "description": f"A schedule of optax, {OPTAX}NAME.",
-}
-_SCHEDULE = choice(SCHEDULES, "schedule", derived(OptaxSchedule), _OPTAX_NAME)
-_schedule = TypeAdapter[Derived](_SCHEDULE)
-
-
 def says_schedule(value: object) -> bool:
     """Whether a value of a YAML says a schedule: its section, or the name of one of optax."""
     named = value.get("name", "") if isinstance(value, dict) else value
@@ -343,15 +266,24 @@ def says_schedule(value: object) -> bool:
     return of_optax or (isinstance(value, dict) and "schedule" in value)
 
 
-def schedule_section(value: object) -> Derived:
-    """Return the section of a mapping with the key ``schedule``, or with a schedule of optax as its ``name``.
+def _with_schedule(value: object) -> object:
+    """A schedule of optax may be said as its ``name``."""
+    if isinstance(value, dict) and "schedule" not in value and says_schedule(value):
+        return {"schedule" if key == "name" else key: part for key, part in value.items()}
+    return value
 
-    Raises:
-        ValidationError: of pydantic.
-    """
-    if says_schedule(value):
-        mapping = dict(value) if isinstance(value, dict) else {"name": value}
-        if "schedule" not in mapping:
-            mapping["schedule"] = mapping.pop("name")
-        value = mapping
-    return _schedule.validate_python(value)
+
+_OptaxName: Hint = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{OPTAX}\\w+$"})]
+
+
+class OptaxSection(derived(OptaxSchedule)):  # type: ignore[misc]
+    """A schedule of optax, with its arguments."""
+
+    schedule: _OptaxName = Field(description="``optax:NAME``, a function of optax that makes a schedule.")
+
+
+_SCHEDULES: Hint = choice(SCHEDULES, "schedule", OptaxSection, _OptaxName, "a schedule of optax, optax:NAME")
+#: A schedule of the step size.
+ScheduleSection: Hint = Annotated[_SCHEDULES, BeforeValidator(_with_schedule, json_schema_input_type=_SCHEDULES)]
+#: Reads one.
+SCHEDULE = TypeAdapter[Derived](ScheduleSection)

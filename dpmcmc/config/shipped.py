@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def list_shipped() -> dict[str, Path]:
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     return {}
+
+
+def title_of(config: Path) -> str:
+    """Return the first sentence of a config's comment, which says what it is."""
+    lines = config.read_text(encoding="utf-8").splitlines()
+    said = itertools.takewhile(lambda line: line.startswith("#"), (one for one in lines if not one.startswith(HEADER)))
+    return re.split(r"(?<=[.:;]) ", " ".join(line.lstrip("# ") for line in said))[0].rstrip(":;.")
 
 
 def find_config(path: str | Path) -> Path:

@@ -1,44 +1,28 @@
 """YAML of configs, read: 1e-6 is a number, a repeated key is an error, and every error is one sentence.
 
-YAML 1.1 reads some texts as other values than they say (``no``, ``01234``, ``10:30``, ``2001-02-03``); these are
-refused. The keys of a config are not known here (``model.py``).
+A text without quotes is what it says. YAML 1.1 would read ``no``, ``01234``, ``10:30`` and ``2001-02-03`` as other
+values. The keys of a config are not known here (``model.py``).
 """
 
 from __future__ import annotations
 
 import math
-import re
 
 import yaml
 
 from dpmcmc.config.refusals import ConfigError
-from dpmcmc.config.yaml_writing import EXPONENT
+from dpmcmc.config.yaml_writing import RESOLVERS
 from dpmcmc.errors import shown
 
 #: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
 _MOST_VALUES = 1_000_000
-
-
 _MERGE = "tag:yaml.org,2002:merge"
-#: Tag of a scalar that is no text -> what YAML reads it as.
-_READ_AS = {
-    _MERGE: "a sign",
-    "tag:yaml.org,2002:value": "a sign",
-    "tag:yaml.org,2002:null": "a missing value",
-    "tag:yaml.org,2002:timestamp": "a date",
-    "tag:yaml.org,2002:bool": "the truth value ",
-    "tag:yaml.org,2002:int": "the number ",
-    "tag:yaml.org,2002:float": "the number ",
-}
-#: Texts without quotes that say their value: those that JSON has too, and further ways to write a decimal number.
-_SAYS_ITS_VALUE = re.compile(
-    r"|~|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-    r"|[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
-)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-6 is a number and a repeated key an error."""
+    """YAML whose texts are what they say, and in which a repeated key is an error."""
+
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012  # none of YAML 1.1
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the document; refuse one whose aliases stand for too many values."""
@@ -47,13 +31,10 @@ class _Loader(yaml.SafeLoader):
             raise ConfigError(
                 f"its aliases stand for more than {_MOST_VALUES} values, or for themselves; leave them out."
             )
-        if node is not None:
-            self._check_scalars(node, "", set())
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Return a scalar's value; refuse, with its line, a text that is not of its type (``!!int x``, the 45th of a
-        month)."""
+        """Return a scalar's value; refuse, with its line, a text that is not of its type (``!!int x``)."""
         try:
             return super().construct_object(node, deep)
         except (ConfigError, yaml.YAMLError, RecursionError):
@@ -62,54 +43,10 @@ class _Loader(yaml.SafeLoader):
             kind = node.tag.rpartition(":")[2]
             raise ConfigError(f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it.") from None
 
-    def _check_scalars(self, node: yaml.Node, key: str, known: set) -> None:
-        """Refuse scalars without quotes that YAML reads as another value than they say.
-
-        Args:
-            node: with all that is in it.
-            key: nearest one above it.
-            known: nodes that were checked, each with its key.
-        """
-        if (id(node), key) in known:
-            return
-        known.add((id(node), key))
-        if isinstance(node, yaml.MappingNode):
-            for key_node, value_node in node.value:
-                if key_node.tag != _MERGE:
-                    self._check_scalars(key_node, key, known)
-                self._check_scalars(value_node, str(key_node.value), known)
-        elif isinstance(node, yaml.SequenceNode):
-            for part in node.value:
-                self._check_scalars(part, key, known)
-        elif node.tag == self.resolve(yaml.ScalarNode, node.value, (True, False)):
-            self._check_scalar(node, key)
-
-    def _check_scalar(self, node: yaml.Node, key: str) -> None:
-        """Refuse such a scalar; below ``levels`` also one that is written otherwise than its level is named."""
-        said = _READ_AS.get(node.tag, "")
-        text = ""
-        if said.startswith("the"):
-            value = self.construct_object(node)
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            text = shown(value).lower()
-        # PyYAML writes 1e-07 as 1.0e-07.
-        named = key != "levels" or text in (
-            "true",
-            "false",
-            node.value.replace(".0e", "e"),
-        )
-        if said and not (named and _SAYS_ITS_VALUE.fullmatch(node.value)):
-            where = f"below {key!r:.40}, " if key else ""
-            instead = f", or write {text}" if text else ""
-            raise ConfigError(
-                f"{where}{node.value!r:.40} is {said}{text} in YAML{_line(node.start_mark)}; quote it{instead}."
-            )
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """Refuse a key that is given twice: YAML would silently keep the last."""
+        """Refuse a key that is given twice, of which YAML would silently keep the last, and a level by two names."""
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
@@ -118,10 +55,27 @@ class _Loader(yaml.SafeLoader):
             if key in seen:
                 raise ConfigError(f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them.")
             seen.add(key)
+            for level in value_node.value if key == "levels" else ():
+                self._check_level(level)
         return super().construct_mapping(node, deep)
 
+    def _check_level(self, node: object) -> None:
+        """Refuse a level that is written otherwise than the number or truth value that it stands for is named."""
+        if not isinstance(node, yaml.ScalarNode):
+            return
+        value = self.construct_object(node)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        text = "" if value is None else shown(value).lower()
+        # PyYAML writes 1e-07 as 1.0e-07.
+        if isinstance(value, str | bool) or text == node.value.replace(".0e", "e"):
+            return
+        meaning = f"the number {text}" if text else "a missing value"
+        raise ConfigError(f"below 'levels', {node.value!r:.40} is {meaning}{_line(node.start_mark)}; quote it.")
 
-_Loader.add_implicit_resolver(*EXPONENT)
+
+for _resolver in RESOLVERS:
+    _Loader.add_implicit_resolver(*_resolver)
 
 
 def _num_values(node: yaml.Node, known: dict[int, float]) -> float:

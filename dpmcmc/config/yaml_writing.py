@@ -9,23 +9,28 @@ import re
 
 import yaml
 
-from dpmcmc.errors import (
-    printable,
-)
+from dpmcmc.errors import printable
 
-#: How a number with an exponent is written, which YAML 1.1 reads as a text without a point and a sign: 1e-6, 2e3.
-EXPONENT = (
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
+_NUMBER = r"[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
+#: (tag, pattern, first characters) of what is no text where it has no quotes: what JSON has too, and decimal numbers.
+RESOLVERS = [
+    (f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), list(first))
+    for tag, pattern, first in (
+        ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+        ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+        ("int", r"[-+]?(0|[1-9]\d*)", "-+0123456789"),
+        ("float", rf"{_NUMBER}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+        ("merge", "<<", "<"),
+    )
+]
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML in which a text that reads as a number is quoted."""
+    """YAML in which a text that reads as another value is quoted."""
 
 
-_Dumper.add_implicit_resolver(*EXPONENT)
+for _resolver in RESOLVERS:
+    _Dumper.add_implicit_resolver(*_resolver)
 
 
 def to_yaml(values: object) -> str:

@@ -31,8 +31,8 @@ class Screen(Console):
 
     def print(self, *said: Any, **how: Any) -> None:
         """Print sentences, in the style that is given."""
-        show_progress = (printable(one, "\n") if isinstance(one, str) else one for one in said)
-        super().print(*show_progress, **how)
+        shown = (printable(one, "\n") if isinstance(one, str) else one for one in said)
+        super().print(*shown, **how)
 
 
 def print_plan(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from dpmcmc.errors import printable
 
@@ -44,12 +43,3 @@ def rows(lines: Iterable[Row]) -> str:
 def say(text: object) -> None:
     """Print a text; what a name in it holds obeys no terminal."""
     print(printable(str(text), "\n"))
-
-
-def yaml_of(values: Mapping[str, Any], **how: Any) -> str:
-    """Return values as YAML for a terminal: in its own letters, or escaped where these are not printable."""
-    import yaml
-
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, **how)
-    plain = printable(text, "\n") == text
-    return text if plain else yaml.safe_dump(values, sort_keys=False, **how)

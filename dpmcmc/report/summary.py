@@ -237,7 +237,9 @@ class Summary:
             rows.append([printable(name), *(text.replace("nan", "–") for text in texts), *said])
         return ["name", *columns, *(["use"] if self.intervals else [])], rows
 
-    def __str__(self) -> str:
+    @property
+    def table(self) -> str:
+        """The table as text, without the verdict."""
         titles, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
         lines = [
@@ -245,8 +247,11 @@ class Summary:
             for row in (titles, *rows)
         ]
         left_out = self.total - len(rows)
-        lines.append(f"{left_out} more parameters are not shown\n" if left_out else "")
-        return "\n".join([*lines, *(printable(f"{label:<12} {text}") for label, text in self.said)])
+        more = [f"{left_out} more parameters are not shown"] if left_out else []
+        return "\n".join([*lines, *more])
+
+    def __str__(self) -> str:
+        return "\n".join([self.table, "", *(printable(f"{label:<12} {text}") for label, text in self.said)])
 
     __repr__ = __str__
 
