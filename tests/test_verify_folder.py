@@ -194,6 +194,28 @@ def test_the_plan_the_draws_and_the_config_are_held_against_it_with_digests_of_t
     assert (code, f"{shape[0]} x {shape[1]} draws" in error) == (1, True)
 
 
+def test_a_plan_made_again_refuses_files_that_agree_and_no_code_of_a_folder_is_called(tmp_path, capsys):
+    """The metric's release is taken out of privacy.json and out of plan.json, and both are true of themselves."""
+    folder = Path(shutil.copytree(saved("metric"), tmp_path / "run"))
+    body, plan = stated(folder), stated(folder, "plan.json")
+    least = consistent({key: value for key, value in body.items() if key != "metric"}, events=body["events"][2:])
+    least["epsilon"] = body["epsilon"]  # that of draws.nc
+    facts = {key: value for key, value in plan["facts"].items() if key != "metric"}
+    charged = {key: least[key] for key in plan["guarantee"]}
+    text = json.dumps(plan | {"facts": facts, "guarantee": charged}).encode()
+    least["files"] = body["files"] | {"plan.json": digest(text)}
+    (folder / "plan.json").write_bytes(text)
+    code, error = verified(folder, capsys, least)
+    assert (code, "than the plan that is made again" in error) == (1, True)
+    (folder / "ran.py").write_text("raise SystemExit(9)")
+    (folder / "privacy.json").write_text(json.dumps(body))
+    for name in ("ran:made", "dpmcmc.storage.atomic:write_atomically"):
+        config = plan["config"] | {"target": {"name": name}}
+        rewritten(folder, "plan.json", json.dumps(plan | {"config": config}).encode())
+        assert main(["verify", str(folder)]) == 0
+        assert "plan.json names code, and verify calls none" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_result_that_was_loaded_and_saved_again_verifies(tmp_path, capsys):
     again = dpmcmc.load(saved("metric")).save(tmp_path / "again")
     assert verified(again, capsys) == (0, "")

@@ -2,7 +2,8 @@
 
 ``plan.json`` has the guarantee that was planned, and under ``facts`` what a privacy.json says beside it. So all keys of
 the two are compared at once. Two numbers follow from the events, which the accountants of another version may say
-otherwise: these may also be those that are recomputed.
+otherwise: these may also be those that are recomputed. Their common statement is then compared with the
+plan that the run's config makes anew (``planned_again.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from dpmcmc.cli.planned_again import NotPlanned, compared, plan_again
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.storage.files import open_regular, open_text
@@ -120,6 +122,34 @@ def _of_plan(
         yield "states another cross_check than its events have"
 
 
+def check_plan(folder: Path, body: dict[str, Any]) -> str:
+    """Return a sentence on the plan made again, which is that of the folder, or on why none is.
+
+    Args:
+        folder: of the run; its plan.json does not contradict its privacy.json.
+        body: content of its privacy.json.
+
+    Raises:
+        CommandError: the plan made again is another.
+    """
+    path = folder / "plan.json"
+    if not path.exists():
+        return f"not made again, for there is no {path.name}: whether the events are all of the run is not checked"
+    stated = read_json(path)
+    try:
+        again = plan_again(folder, stated, body.get("versions"))
+    except NotPlanned as why:
+        return f"not made again: {why}; that the events are all of the run is the word of {path.name}"
+    for name, said in compared(stated).items():
+        if not _near(said, again[name]):
+            raise CommandError(
+                f"{path}: states another {name} than the plan that is made again from the config of the run; do not "
+                "rely on it.",
+                code=1,
+            )
+    return "made again without data: events, adjacency, records, steps, chains and number of draws are the same"
+
+
 def _of_config(config: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
     """Yield a clause for each key of the run that its config says otherwise."""
     for section in ("privacy", "run", "sampling", "metric"):
@@ -177,6 +207,8 @@ def _near(one: Any, other: Any) -> bool:
     """Return whether two values agree up to the last digits of their numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         return set(one) == set(other) and all(_near(one[n], other[n]) for n in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_near, one, other))
     if type(one) is float and type(other) is float:
         return math.isclose(one, other, rel_tol=TOLERANCE)
     return _alike(one, other)

@@ -1,9 +1,9 @@
 """``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
 Exit code 0: the stated ε is at least the recomputed one, the events cover what the file says of the run, and the
-files beside it have the digests that it states, and say the same (``verified_folder.py``). Exit code 1: one of these
-fails, or cannot be checked within the limit of work for a file from a stranger. A file without its folder is verified
-by itself.
+files beside it have the digests that it states, and say the same (``verified_folder.py``), as does the plan of the
+run, made again (``planned_again.py``). Exit code 1: one of these fails, or cannot be checked within the limit of work
+for a file from a stranger. A file without its folder is verified by itself. A line says where no plan is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
+from dpmcmc.cli.verified_folder import TOLERANCE, check_plan, contradiction, read_json
 from dpmcmc.errors import InputError, UnsupportedCombination, quoted
 from dpmcmc.privacy.accounting import Event, noise_tables
 from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES
@@ -298,14 +298,18 @@ def verify(
         grouped_cost = [] if together is None else [("group", together.about(unit))]
         print(rows([*_lines_of_epsilon(found), *grouped_cost, *_lines_of_delta(after), *remarks]))
     _refuse_shortfall(path, found)
+    beside = [files]
+    if path.name == PRIVACY and list_released(path.parent):
+        with at_most(math.inf if patient else MOST_WORK):
+            beside.insert(0, ("plan", check_plan(path.parent, body)))
     if as_json:
-        stated = _as_json(found, together, [*remarks, files])
+        stated = _as_json(found, together, [*remarks, *beside])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {key: value if isinstance(value, str) else _finite(value) for key, value in after.items()}
         print(json.dumps(stated, indent=2))
         return
-    print(rows([files]))
+    print(rows(beside))
     print(f"{YES} verified: the stated epsilon covers the events")
 
 
