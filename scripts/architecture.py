@@ -37,7 +37,7 @@ STEP = {
 #: Files that a step passes through and a reader does not need: protocols, axes of devices, ways for one platform.
 PASSED = {
     *("engine/mesh.py", "engine/recorded.py", "samplers/base.py", "samplers/schedules.py"),
-    *(f"privacy/query/{name}.py" for name in ("per_record_gradients", "platforms", "random_words", "randomness")),
+    *(f"privacy/query/{name}.py" for name in ("per_record_gradients", "platforms", "randomness")),
     *("privacy/query/rows_in_place.py", "targets/generalised_linear.py"),
 }
 MOST_FILES = 12

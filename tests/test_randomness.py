@@ -16,7 +16,6 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import compilation, sizes
 from dpmcmc.privacy.query import chacha, randomness
-from dpmcmc.privacy.query import random_words as words_room
 from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
@@ -41,38 +40,10 @@ def test_noise_has_the_shape_that_is_asked(shape):
 def test_extreme_words_give_finite_far_noise(monkeypatch):
     # The smallest uniform behind the radius is 2^-65, the largest 1 − 2^-65.
     for word, low, high in ((0, 9.3, 9.6), (2**32 - 1, 0.0, 1e-9)):
-        words = [word, word, 0]
-        monkeypatch.setattr(
-            randomness,
-            "random_words",
-            lambda key, rows, count, words=words: jnp.tile(jnp.array(words, jnp.uint32)[:rows, None], count),
-        )
+        words = jnp.array([[word], [word], [0]], jnp.uint32)
+        monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype, words=words: jnp.tile(words, shape[1]))
         value = float(jnp.max(jnp.abs(normal(jax.random.key(0), (2,)))))
         assert low <= value <= high
-
-
-@pytest.mark.parametrize(
-    ("of", "rows", "count"),
-    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (chacha.CHACHA20, 1, 1), (chacha.CHACHA20, 3, 55)],
-)
-def test_words_are_those_of_the_generator(of, rows, count):
-    keys = jax.random.split(jax.random.key(3, impl=of), 4)
-
-    @jax.jit
-    def words(keys):
-        wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
-        together = jax.vmap(lambda key: words_room.random_words(key, rows, count))(keys)
-        return wanted, together, words_room.random_words(keys[1], rows, count)
-
-    wanted, together, alone = words(keys)
-    np.testing.assert_array_equal(together, wanted)
-    np.testing.assert_array_equal(alone, wanted[1])
-
-
-def test_words_follow_the_settings_of_jax():
-    with jax.threefry_partitionable(False):
-        wanted = jax.random.bits(jax.random.key(0), (2, 8), jnp.uint32)
-        np.testing.assert_array_equal(words_room.random_words(jax.random.key(0), 2, 8), wanted)
 
 
 def test_leaves_of_one_pytree_get_different_noise():

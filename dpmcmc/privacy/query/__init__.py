@@ -7,7 +7,7 @@
 ``outer_products``  exact sums of a network's layers;  ``record_sums`` and ``integer_rows`` of a whole table
 ``metric``          the norm in which gradients are clipped
 ``second_moment``   that a sampler may ask for;  ``moment_sum`` its exact sum, ``matrix_forms`` dense or diagonal
-``randomness``      secret keys and noise;  ``chacha`` and ``random_words`` its bits
+``randomness``      secret keys and noise;  ``chacha`` its bits
 ``integer_noise``   noise in integers alone;  ``ranks`` from random words
 ``gaussian_release``  one vector, released once;  ``gram_release`` a second moment of rows;  ``gradient_rows``
 ``randomised_response``  a table of probabilities for labels

@@ -33,7 +33,6 @@ from dpmcmc.storage.pytree import PyTree, size_of
 if TYPE_CHECKING:
     from jaxtyping import Float, Num
 from dpmcmc.privacy.query.chacha import adopted, at, is_chacha, new_key
-from dpmcmc.privacy.query.random_words import random_words
 
 PURPOSES = ("batch", "noise", "dynamics", "init")
 #: Held while a key is taken, so that of two threads one gets it.
@@ -181,7 +180,7 @@ def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
     """
     size = int(np.prod(shape)) if shape else 1
     pairs = (size + 1) // 2
-    words = random_words(key, 3, pairs)
+    words = jax.random.bits(key, (3, pairs), jnp.uint32)
     high = words[0]
     low = words[1]
     turn = words[2]

@@ -25,7 +25,6 @@ from dpmcmc.privacy.accounting.sampling import (
 )
 from dpmcmc.privacy.query.per_record_gradients import Batch
 from dpmcmc.privacy.query.platforms import by_platform
-from dpmcmc.privacy.query.random_words import random_words
 from dpmcmc.privacy.query.ranks import rank
 
 
@@ -103,7 +102,7 @@ def _(sampling: FixedSize, num_records: int, slots: int) -> Callable[[jax.Array]
 
 def draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: int) -> Selection:
     """A Poisson batch by its gaps: the cumulative sum of independent gaps is an independent choice of each record."""
-    words = random_words(key, 2, slots)
+    words = jax.random.bits(key, (2, slots), jnp.uint32)
     coarse = rank(tables.coarse, words[0])
     fine = rank(tables.fine, words[1])
     restart = coarse >= len(tables.coarse)
