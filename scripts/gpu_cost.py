@@ -3,7 +3,7 @@
     python scripts/gpu_cost.py                # the table of all programs
     python scripts/gpu_cost.py "one chain"    # some of the programs, and each operation of a step
 
-Needs the extra ``gpu-check``. ``tests/test_gpu_compile.py`` asserts on the same numbers.
+Needs the extra ``gpu-check``. ``tests/house/test_gpu_compile.py`` asserts on the same numbers.
 """
 
 from __future__ import annotations

@@ -4,6 +4,6 @@
 . "$(dirname "$0")/environment.sh"
 install test "[dev]"
 cd "$root"
-"$venv/bin/python" -m pytest --numprocesses 0 tests/test_second_accountant.py "$@"
+"$venv/bin/python" -m pytest --numprocesses 0 tests/accounting/test_second_accountant.py "$@"
 "$venv/bin/python" -m scripts.second_accountant adult breast_cancer digits_bnn adult_hybrid adult_certified_ops \
     adult_output adult_labels

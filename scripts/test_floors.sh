@@ -21,13 +21,13 @@ PATH=$venv/bin:$PATH
 export PATH
 # An old version may use what a newer one beneath it deprecates: a warning is no fault of the floor.
 "$venv/bin/python" -m pytest -m "not gpu and not gpu_compile" --numprocesses 0 -W ignore::DeprecationWarning \
-    tests/test_guarantee.py \
-    tests/test_result.py::test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path \
-    tests/test_accounting.py::test_golden_poisson_zero_out \
-    tests/test_accounting.py::test_golden_poisson_replace_one \
-    tests/test_accounting.py::test_golden_fixed_size_replace_one_rdp \
-    tests/test_accounting.py::test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip \
-    tests/test_accounting.py::test_golden_schedule_is_composed_and_not_averaged \
-    tests/test_command_line.py::test_run_writes_a_folder_that_can_be_published \
-    tests/test_command_line.py::test_verify_refuses_a_stated_epsilon_that_its_events_exceed \
-    tests/test_command_line.py::test_user_file_runs_and_keeps_private_test_metrics_confidential "$@"
+    tests/accounting/test_guarantee.py \
+    tests/storage/test_result.py::test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path \
+    tests/accounting/test_accounting.py::test_golden_poisson_zero_out \
+    tests/accounting/test_accounting.py::test_golden_poisson_replace_one \
+    tests/accounting/test_accounting.py::test_golden_fixed_size_replace_one_rdp \
+    tests/accounting/test_accounting.py::test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip \
+    tests/accounting/test_accounting.py::test_golden_schedule_is_composed_and_not_averaged \
+    tests/cli/test_command_line.py::test_run_writes_a_folder_that_can_be_published \
+    tests/cli/test_command_line.py::test_verify_refuses_a_stated_epsilon_that_its_events_exceed \
+    tests/cli/test_command_line.py::test_user_file_runs_and_keeps_private_test_metrics_confidential "$@"

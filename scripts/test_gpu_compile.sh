@@ -22,4 +22,4 @@ END
 UV_LINK_MODE=copy "$venv/bin/uv" pip install --quiet --python "$gpu/bin/python" --no-deps --requirement "$gpu/wanted.txt"
 # Tests that cannot compile fail here, and are not skipped.
 JAX_PLATFORMS=cpu DPMCMC_GPU_CHECK=required "$gpu/bin/python" -m pytest -m gpu_compile --numprocesses 0 \
-    tests/test_gpu_compile.py "$@"
+    tests/house/test_gpu_compile.py "$@"

@@ -46,7 +46,10 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Compile as users do for tests that are marked ``optimised``, fixtures included; entropy follows the test."""
-    entropy.follow(item.nodeid)
+    # A test that is moved to another folder keeps its entropy.
+    entropy.follow(
+        "tests/" + item.nodeid.removeprefix(item.path.parent.relative_to(item.config.rootpath).as_posix() + "/")
+    )
     compile_plainly(item.get_closest_marker("optimised") is None)
 
 

@@ -1,7 +1,7 @@
 """Options that several subcommands share, and the names and defaults that their help prints.
 
 The modules that own these names take too long to import for a page of help, so they are repeated here;
-``tests/test_start.py`` compares. The subcommand says what an option does.
+``tests/cli/test_start.py`` compares. The subcommand says what an option does.
 """
 
 from __future__ import annotations

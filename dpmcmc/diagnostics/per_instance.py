@@ -14,7 +14,7 @@ U = √γ(y − xᵀθ) alone:
 
 So the curve δ(ε) is that of this pair, and {log p/q > ε} is |U| > T, {log q/p > ε} is |U| < T', with
 T², T'² = c²/(1+μ) + log(1+μ) ± 2ε (cf. Wang, thesis, Theorem 5.15; the bounds (5.5) and (5.6) printed there are too
-small: a missing 2 under the root, one direction for both, and a sign; ``tests/test_per_instance.py`` holds points).
+small: a missing 2 under the root, one direction for both, and a sign; ``test_per_instance.py`` holds points).
 
 The largest ε over records that could join, and over data, are in ``experiments/sources``.
 """

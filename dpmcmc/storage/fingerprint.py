@@ -113,7 +113,7 @@ def platform(own: bool = True) -> str:
         ),
         [device.device_kind for device in (jax.devices() if chosen is None else jax.devices(backend))],
         "" if fixed or not own else _ONCE,
-        # Devices of one CPU or of several processes round alike; tests/test_distributed.py. Nobody has tried GPUs.
+        # Devices of one CPU or of several processes round alike; test_distributed.py. Nobody has tried GPUs.
         1 if backend == "cpu" else jax.process_count(),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -202,7 +202,7 @@ def _parquet() -> bytes:
 def _released() -> dict[str, bytes]:
     """Files of two results, for commands that read one, and the row of a record."""
     from dpmcmc.mechanisms import ObjectivePerturbation
-    from tests.test_result import logistic, released
+    from tests.storage.test_result import logistic, released
 
     plan = ObjectivePerturbation(regularisation=10.0).plan(logistic(), num_records=5000, epsilon=1.0, delta=1e-6)
     made = {"released": released(), "objective": released(np.zeros((1, 1, 3), np.float32), plan)}

@@ -58,7 +58,7 @@ _ANY = [
     *("dpmcmc.SGLD", "Empty", "Half", "Raising", "Vague", "no_such", "raises.deeper", "__name__", "__dict__"),
 ]
 _SAMPLERS = ["Lying", "Wordy", "Failing", "Stepless", "Breaking", "Unbound", "Cold"]
-#: Beside the functions of the standard library that tests/test_own_code.py names.
+#: Beside the functions of the standard library that tests/engine/test_own_code.py names.
 _NAMES = [
     *(":", "a:", ":b", "os:", "os.path:join.x", "..os:path", "os:path:join", "os;system:x", "1a:b", "a..b:c", "a b:c"),
     *("os.path:join", "os:abort_", "builtins:exit", "builtins:object", "json:loads", "sys:modules"),

@@ -34,10 +34,10 @@ from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import LogisticRegression
-from tests import test_objective_perturbation as exact_minimisers
-from tests import test_pair_deviations as pairs
+from tests.mechanisms import test_objective_perturbation as exact_minimisers
 from tests.planted import Scene, require
 from tests.planted.benches import plan
+from tests.targets import test_pair_deviations as pairs
 
 DELTA = 1e-5
 ADJACENCIES = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)

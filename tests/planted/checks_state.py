@@ -35,7 +35,8 @@ from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom
-from tests import test_ledger_filter, test_partitions
+from tests.data import test_partitions
+from tests.ledger import test_ledger_filter
 from tests.planted import Scene, require
 from tests.planted.checks_accounting import DELTA, one_event
 

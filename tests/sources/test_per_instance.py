@@ -8,7 +8,7 @@ import pytest
 from dpmcmc.diagnostics.per_instance import leave_one_out, ridge_ops_epsilon
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from experiments.sources import generalisation, per_instance, worst_case
-from tests.test_per_instance import posterior, regression
+from tests.diagnostics.test_per_instance import posterior, regression
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3)) / 2

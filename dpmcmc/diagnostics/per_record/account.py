@@ -280,7 +280,7 @@ class Account:
     def _of(self, data: PyTree, held: Plan, positions: PyTree) -> PerRecord:
         """Return the cost to the records that a plan may hold, block by block.
 
-        The last bits of a compiled product depend on the shape of the block, and as ``tests/test_receipt.py`` checks
+        The last bits of a compiled product depend on the shape of the block, and as ``test_receipt.py`` checks
         not on a row's place in it. All blocks have one shape, that of the plan, whoever computes: the last row is
         repeated to fill one up.
         """

@@ -2,7 +2,7 @@
 
 Adding the ε of all runs wastes most of a budget. Composing the runs that were made as if they had been planned (by
 PLD, or at the best Rényi order in hindsight) is wrong: an analyst who chooses the next mechanism by an earlier result
-can exceed an ε that every single path meets (``tests/test_ledger_filter.py`` has an exact example). A filter fixes one
+can exceed an ε that every single path meets (``test_ledger_filter.py`` has an exact example). A filter fixes one
 additive quantity and its budget in advance:
 
 * ``renyi``: Rényi divergence at ONE order α adds along every path (Feldman and Zrnic 2021, Theorem 3.1: with
