@@ -12,8 +12,10 @@ from pathlib import Path
 from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError, check_new_file
 from dpmcmc.data.one_record import read_record
+from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.loaded_result import load
+from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows, say
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.surroundings import inside
@@ -29,6 +31,10 @@ def write_receipt(run: Path, record: Path, allow_code: Sequence[str], failure: f
         failure: probability that the bound of objective perturbation fails.
         out: the new file, or None to print.
     """
+    try:
+        check_failure(failure)
+    except InputError as error:
+        raise CommandError(f"--{error}.") from None
     if out is not None:
         if inside(out, run):
             raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")

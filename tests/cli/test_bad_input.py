@@ -27,11 +27,11 @@ from tests.malformed import Case
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Files of experiments: those that can be started, but for the one that imports nothing of ours, its refusals included,
-#: and the plain scripts of sources, which take a folder alone.
+#: the picture of the README, which takes no options, and the plain scripts of sources, which take a folder alone.
 FILES = [
     path
     for path in sorted((ROOT / "experiments").rglob("*.py"))
-    if "__main__" in path.read_text(encoding="utf-8") and path.stem != "from_scratch"
+    if "__main__" in path.read_text(encoding="utf-8") and path.stem not in ("from_scratch", "front_picture")
     if path.parent.name != "sources"
 ]
 

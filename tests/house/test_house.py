@@ -79,6 +79,7 @@ def small(tmp_path, monkeypatch):
     (tmp_path / "dpmcmc").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "a.py").write_text("x = 1\n")
+    (tmp_path / "README.md").write_text("")
     (tmp_path / "pyproject.toml").write_text(BUDGETS)
     monkeypatch.setattr(house, "ROOT", tmp_path)
 
